@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Copyright (c) 2026, The tandem.spark contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+#
+# sanity.sh [TEST...]: ansible-test sanity over the files that git knows, as they are in the working tree.
+# It insists on .../ansible_collections/NAMESPACE/NAME, refuses links to directories, and fetches its pip bootstrap from a
+# server of its own, which the interpreter's ensurepip replaces.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+root=$PWD
+export PATH=$root/.venv/bin:$PATH
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+pip_version=$(python - <<'P'
+import inspect
+import re
+
+from ansible_test._internal import python_requirements as requirements
+
+print(re.search(r"pip='([^']+)'", inspect.getsource(requirements.get_venv_packages)).group(1))
+P
+)
+bootstrap=$HOME/.ansible/test/cache/get_pip_${pip_version//./_}.py
+mkdir -p "${bootstrap%/*}"
+[[ -e $bootstrap ]] || printf 'import ensurepip\n\nensurepip.bootstrap(default_pip=True)\n' > "$bootstrap"
+
+target=$work/ansible_collections/tandem/spark
+mkdir -p "$target"
+git ls-files -z -- . ':!collections' ':!molecule' | xargs -0 cp --parents -P -t "$target"
+cd "$target"
+git init -q . && git add -A
+python=$(python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+ansible-test sanity --local --python "$python" "$@"
