@@ -1,0 +1,100 @@
+# Copyright (c) 2026, The tandem.spark contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import hashlib
+import os
+import typing as t
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.tandem.spark.plugins.plugin_utils import _deployment, _recipe, _variables
+
+
+class ActionModule(ActionBase):
+    """Reads the recipe and the inventory, and says everything that does not fit in one message. Contacts nobody."""
+
+    _requires_connection = False
+    _supports_check_mode = True
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _result, args = self.validate_argument_spec(
+            argument_spec={
+                "recipe": {"type": "str", "required": True},
+                "recipe_paths": {"type": "list", "elements": "str", "default": []},
+                "group": {"type": "str", "default": "spark"},
+                "root": {"type": "str", "default": "/var/lib/tandem"},
+                "mtu": {"type": "int", "default": 9000},
+                "port": {"type": "int", "default": 8000},
+                "api_address": {"type": "str"},
+                "revision": {"type": "str"},
+            }
+        )
+        names = variables.get("groups", {}).get(args["group"], [])
+        if not names:
+            return _refuse(
+                [
+                    f"inventory: found no host in the group {args['group']}, wanted one per Spark; list the nodes under "
+                    f"{args['group']}: hosts: in the order of their ranks (the first is the head)"
+                ]
+            )
+        hostvars = {name: variables["hostvars"][name] for name in names}
+        problems = _variables.unknown({name: list(hostvars[name]) for name in names}, _variables.role_options())
+        deployment: dict[str, t.Any] = {}
+        try:
+            recipe = _recipe.load(args["recipe"], args["recipe_paths"])
+            lock, lock_sha256 = _lock(recipe)
+            deployment, unfit = _deployment.build(
+                args["group"],
+                [_node(name, hostvars[name]) for name in names],
+                recipe,
+                root=args["root"].rstrip("/"),
+                mtu=args["mtu"],
+                port=args["port"],
+                api_address=args["api_address"] or None,
+                revision=args["revision"] or None,
+                lock_sha256=lock_sha256,
+            )
+            problems += unfit
+        except _recipe.RecipeError as error:
+            problems.append(str(error))
+        except OSError as error:
+            problems.append(f"recipe {args['recipe']}: engine.lock: cannot read {error.filename}: {error.strerror}")
+        if problems:
+            return _refuse(problems)
+        deployment["engine"]["lock"] = lock
+        return {
+            "changed": False,
+            "ansible_facts": {"tandem_deployment": deployment},
+        }
+
+
+def _lock(recipe: dict[str, t.Any]) -> tuple[str, str]:
+    """Path and SHA-256 of the recipe's lock; both empty for an engine that has none."""
+    if not recipe["engine"]["lock"]:
+        return "", ""
+    path = os.path.normpath(os.path.join(recipe["directory"], recipe["engine"]["lock"]))
+    with open(path, "rb") as handle:
+        return path, hashlib.sha256(handle.read()).hexdigest()
+
+
+def _node(name: str, hostvars: t.Any) -> dict[str, t.Any]:
+    return {
+        "name": name,
+        "address": hostvars.get("ansible_host", name),
+        "links": hostvars.get("tandem_links", []),
+    }
+
+
+def _refuse(problems: list[str]) -> dict[str, t.Any]:
+    count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
+    return {
+        "failed": True,
+        "msg": "\n".join(
+            [f"The inventory and the recipe have {count}; nothing was changed.", *(f"- {p}" for p in problems)]
+        ),
+    }

@@ -1,0 +1,33 @@
+# Copyright (c) 2026, The tandem.spark contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.tandem.spark.plugins.plugin_utils import _collect, _deployment, _rank, _time
+
+
+class FilterModule:
+    """Pure functions over a deployment, for the roles."""
+
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        return {
+            "absent_on": _collect.absent_on,
+            "arp_rules": _collect.arp_rules,
+            "clean_key": _deployment.clean_key,
+            "failed_start": _collect.failed_start,
+            "first_value": _collect.first_value,
+            "group_action": _rank.group_action,
+            "hosts_map": _deployment.hosts_map,
+            "keep_keys": _collect.keep_keys,
+            "key_problems": _deployment.problems_of_key,
+            "missing_packages": _collect.missing_packages,
+            "node_of": _deployment.node_of,
+            "rank_files": _rank.files,
+            "rank_digest": _rank.wanted_digest,
+            "time_config": _time.config,
+            "values_by_node": _collect.values_by_node,
+            "values_on": _collect.values_on,
+        }

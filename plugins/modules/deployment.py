@@ -1,0 +1,76 @@
+#!/usr/bin/python
+# Copyright (c) 2026, The tandem.spark contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: deployment
+short_description: Turn an inventory and a recipe into a deployment
+description:
+  - Reads a recipe and the group of nodes, checks that they fit, and returns what every stage works from.
+  - Runs on the controller only and contacts no node. All problems of all nodes stand in one message.
+  - Besides its options it reads C(ansible_host) and C(tandem_links) of every host of the group.
+version_added: 0.1.0
+author:
+  - The tandem.spark contributors (@tandem-spark)
+extends_documentation_fragment:
+  - tandem.spark._attributes
+  - tandem.spark._attributes.facts
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+options:
+  recipe:
+    description: Name of the recipe, which is its file name without C(.yml).
+    type: str
+    required: true
+  recipe_paths:
+    description: Directories of the user's own recipes. They are searched before the collection's.
+    type: list
+    elements: str
+    default: []
+  group:
+    description: Inventory group of the nodes. Its order gives the ranks, the first host is the head.
+    type: str
+    default: spark
+  root:
+    description: Directory on the nodes that holds models, engines and releases.
+    type: str
+    default: /var/lib/tandem
+  mtu:
+    description: MTU of every link in bytes, unless the link has its own.
+    type: int
+    default: 9000
+  port:
+    description: TCP port of the OpenAI API on the head.
+    type: int
+    default: 8000
+  api_address:
+    description: Address that the API is bound to on the head. Default is the head's C(ansible_host).
+    type: str
+  revision:
+    description: Full commit id of the model (40 hex digits), instead of the recipe's.
+    type: str
+"""
+
+EXAMPLES = r"""
+- name: Read the recipe and the inventory
+  tandem.spark.deployment:
+    recipe: ling-3.0-flash-fp8
+"""
+
+RETURN = r"""
+ansible_facts:
+  description: The deployment, the same on every node. Run it once for all of them.
+  returned: success
+  type: dict
+  contains:
+    tandem_deployment:
+      description: Nodes in rank order with links and peers, model, engine, ports, disk needed, acceptance, digest.
+      type: dict
+      returned: success
+"""

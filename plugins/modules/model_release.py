@@ -1,0 +1,213 @@
+#!/usr/bin/python
+# Copyright (c) 2026, The tandem.spark contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: model_release
+short_description: Verify a model against its manifest and publish it by one rename
+description:
+  - O(state=published) reads every file of a staging directory against the manifest in it, checks the structure of the
+    weights, and renames the directory into its place. A release that is there and sound is left alone.
+  - O(state=query) compares a published release with its manifest and changes nothing.
+version_added: 0.1.0
+author:
+  - The tandem.spark contributors (@tandem-spark)
+extends_documentation_fragment:
+  - tandem.spark._attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+options:
+  path:
+    description: The release's directory.
+    type: path
+    required: true
+  staging:
+    description: The directory that becomes the release. It must be on the same file system.
+    type: path
+  digest:
+    description: Digest that the manifest must have, for nodes that got the model from another node.
+    type: str
+  revision:
+    description: Commit id that the manifest must be of.
+    type: str
+  full:
+    description:
+      - Read every byte again. Without it, a file whose inode, size and times are those of its last full verification is
+        trusted and not read.
+      - Publishing always reads every byte.
+    type: bool
+    default: false
+  state:
+    description: V(published) or only looked at.
+    type: str
+    choices: [published, query]
+    default: query
+"""
+
+EXAMPLES = r"""
+- name: Publish the model
+  tandem.spark.model_release:
+    path: /var/lib/tandem/models/ling-3.0-flash-fp8-a5d248fcca98
+    staging: /var/lib/tandem/models/.staging-ling-3.0-flash-fp8-a5d248fcca98
+    state: published
+"""
+
+RETURN = r"""
+present:
+  description: Whether the release is there and agrees with its manifest.
+  returned: success
+  type: bool
+digest:
+  description: The manifest's digest.
+  returned: success
+  type: str
+checked:
+  description: V(full) when every byte was read, V(trusted) when unchanged files were not read again.
+  returned: success
+  type: str
+files_read:
+  description: Number of files that were read for this answer.
+  returned: success
+  type: int
+reason:
+  description: Why it is not present.
+  returned: success
+  type: str
+bytes:
+  description: Size of the model.
+  returned: success
+  type: int
+"""
+
+import json
+import os
+import shutil
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tandem.spark.plugins.module_utils import _manifest, _structure
+from ansible_collections.tandem.spark.plugins.module_utils._files import read_text, replace, sync_directory
+
+
+def trust_file(path: str) -> str:
+    parent, name = os.path.split(path)
+    return os.path.join(parent, f".{name}.verified.json")
+
+
+def read_manifest(path: str) -> dict[str, t.Any] | None:
+    text = read_text(os.path.join(path, _manifest.FILE_NAME))
+    return None if text is None else _manifest.load(text, os.path.join(path, _manifest.FILE_NAME))
+
+
+def remember(path: str, manifest: dict[str, t.Any]) -> None:
+    """Note what was verified in full, so that the next look need not read it again."""
+    found, _dangling = _manifest.walk(path)
+    keys = {entry["path"]: _manifest.trust_key(found[entry["path"]]) for entry in manifest["files"]}
+    statement = {"digest": manifest["digest"], "files": keys}
+    replace(trust_file(path), json.dumps(statement).encode() + b"\n", 0o644)
+
+
+def trusted(path: str, manifest: dict[str, t.Any]) -> dict[str, list[int]]:
+    try:
+        with open(trust_file(path), encoding="utf-8") as handle:
+            statement = json.load(handle)
+        return statement["files"] if statement["digest"] == manifest["digest"] else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def look(path: str, revision: str | None, digest: str | None, full: bool) -> dict[str, t.Any]:
+    """What is at *path*, compared with its own manifest and with what is wanted."""
+    result: dict[str, t.Any] = {
+        "present": False,
+        "digest": None,
+        "bytes": 0,
+        "files_read": 0,
+        "checked": "full" if full else "trusted",
+    }
+    try:
+        manifest = read_manifest(path)
+    except _manifest.ManifestError as error:
+        return dict(result, reason=str(error))
+    if manifest is None:
+        return dict(result, reason=f"no manifest in {path}")
+    if revision and manifest["model"].get("revision") != revision:
+        return dict(result, reason=f"{path} is of revision {manifest['model'].get('revision')}, wanted {revision}")
+    if digest and manifest["digest"] != digest:
+        return dict(result, reason=f"{path} has the manifest digest {manifest['digest']}, wanted {digest}")
+    difference, read = _manifest.compare(path, manifest, None if full else trusted(path, manifest))
+    result.update(files_read=read, bytes=sum(entry["size"] for entry in manifest["files"]))
+    if difference:
+        return dict(result, reason=f"{path}: {difference.text()}")
+    return dict(result, present=True, digest=manifest["digest"], reason="")
+
+
+def main() -> t.NoReturn:
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "staging": {"type": "path"},
+            "digest": {"type": "str"},
+            "revision": {"type": "str"},
+            "full": {"type": "bool", "default": False},
+            "state": {"type": "str", "choices": ["published", "query"], "default": "query"},
+        },
+        supports_check_mode=True,
+        required_if=[("state", "published", ("staging",))],
+    )
+    path: str = module.params["path"]
+    staging: str = module.params["staging"]
+    wanted = (module.params["revision"], module.params["digest"])
+    state = look(path, *wanted, full=module.params["full"])
+    if module.params["state"] == "query" or state["present"]:
+        if state["present"] and state["files_read"] and not module.check_mode:
+            manifest = read_manifest(path)
+            if manifest:
+                remember(path, manifest)
+        module.exit_json(changed=False, **state)
+    before = state["digest"]
+    if module.check_mode:
+        module.exit_json(changed=True, diff=difference(path, before, "a verified release"), **state)
+
+    candidate = look(staging, *wanted, full=True)
+    if not candidate["present"]:
+        module.fail_json(msg=f"not published: {candidate['reason']}. The release at {path} was left as it is.")
+    broken = _structure.problems(staging)
+    if broken:
+        module.fail_json(
+            msg=f"not published: {'; '.join(broken[:5])}. The release at {path} was left as it is.", problems=broken
+        )
+    try:
+        old = f"{staging}.old"
+        shutil.rmtree(old, ignore_errors=True)
+        if os.path.lexists(path):
+            os.rename(path, old)
+        os.chmod(staging, 0o755)
+        os.rename(staging, path)
+        sync_directory(os.path.dirname(path))
+        shutil.rmtree(old, ignore_errors=True)
+        manifest = read_manifest(path)
+        if manifest:
+            remember(path, manifest)
+    except OSError as error:
+        module.fail_json(msg=f"{path}: cannot be published: {error}")
+    module.exit_json(changed=True, diff=difference(path, before, candidate["digest"]), **candidate)
+
+
+def difference(path: str, before: str | None, after: str) -> dict[str, str]:
+    return {
+        "before_header": path,
+        "after_header": path,
+        "before": f"{before}\n" if before else "",
+        "after": f"{after}\n",
+    }
+
+
+if __name__ == "__main__":
+    main()

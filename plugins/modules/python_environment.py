@@ -1,0 +1,261 @@
+#!/usr/bin/python
+# Copyright (c) 2026, The tandem.spark contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: python_environment
+short_description: A Python environment that is exactly what a lock says
+description:
+  - Installs every distribution of a lock with its SHA-256 from a directory of wheels into a new virtual environment,
+    re-reads every installed file against its recorded digest, and publishes the environment by one rename.
+  - Needs no network. The installer is C(uv), which must be one of the locked wheels.
+  - The returned digest covers the interpreter and every file of every distribution. Nodes with the same digest run the
+    same code.
+version_added: 0.1.0
+author:
+  - The tandem.spark contributors (@tandem-spark)
+extends_documentation_fragment:
+  - tandem.spark._attributes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+options:
+  path:
+    description: Directory of the environment. The interpreter is C(venv/bin/python) below it.
+    type: path
+    required: true
+  lock:
+    description: Text of the lock, in pip's requirements format, with C(==) and C(--hash) for every distribution.
+    type: str
+    required: true
+  wheels:
+    description: Directory that holds every wheel of the lock. Not needed for O(state=query).
+    type: path
+  python:
+    description: Version of the interpreter, such as V(3.12). C(python3.12) must be on the node.
+    type: str
+    required: true
+  state:
+    description: V(present) installs what is missing, V(query) only reports.
+    type: str
+    choices: [present, query]
+    default: present
+"""
+
+EXAMPLES = r"""
+- name: Install the engine
+  tandem.spark.python_environment:
+    path: /var/lib/tandem/engines/sglang-0.5.23-0123456789ab
+    lock: "{{ lookup('ansible.builtin.file', 'sglang.lock') }}"
+    wheels: /var/lib/tandem/wheels
+    python: "3.12"
+"""
+
+RETURN = r"""
+present:
+  description: Whether an environment of this lock with all of its files is there.
+  returned: success
+  type: bool
+digest:
+  description: SHA-256 over the interpreter's version and every installed file, or null when there is no environment.
+  returned: success
+  type: str
+reason:
+  description: Why it is not present.
+  returned: success
+  type: str
+checked:
+  description: >-
+    How the files were checked: V(content) re-read every byte, V(size) compared sizes with the record that was checked in
+    full when the environment was made.
+  returned: success
+  type: str
+distributions:
+  description: Number of distributions in it.
+  returned: success
+  type: int
+seconds:
+  description: What installing and verifying took.
+  returned: changed
+  type: float
+"""
+
+import glob
+import hashlib
+import json
+import os
+import shutil
+import time
+import typing as t
+import zipfile
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tandem.spark.plugins.module_utils._environment import digest, read_records, wrong_files
+from ansible_collections.tandem.spark.plugins.module_utils._files import replace, sync_directory
+
+STATEMENT = "tandem-environment.json"
+
+
+def site_packages(path: str) -> str | None:
+    found = glob.glob(os.path.join(path, "venv", "lib", "python3.*", "site-packages"))
+    return found[0] if found else None
+
+
+def interpreter_version(module: AnsibleModule, executable: str) -> str:
+    """Implementation, full version and machine, as the interpreter itself says."""
+    script = "import platform as p; print(p.python_implementation(), p.python_version(), p.machine())"
+    code, out, err = module.run_command([executable, "-c", script])
+    return out.strip() if code == 0 else f"unknown: {err.strip()}"
+
+
+def look(module: AnsibleModule, path: str, lock_sha256: str, full: bool = False) -> dict[str, t.Any]:
+    """Compare the environment at *path* with what was stated when it was made."""
+    nothing = {"present": False, "digest": None, "distributions": 0, "checked": "content" if full else "size"}
+    site = site_packages(path)
+    try:
+        with open(os.path.join(path, STATEMENT), encoding="utf-8") as handle:
+            statement = json.load(handle)
+    except FileNotFoundError:
+        return dict(nothing, reason=f"no environment at {path}")
+    except (OSError, ValueError) as error:
+        return dict(nothing, reason=f"{path}/{STATEMENT} cannot be read: {error}")
+    if site is None:
+        return dict(nothing, reason=f"{path} has no site-packages")
+    if statement.get("lock_sha256") != lock_sha256:
+        return dict(nothing, reason=f"{path} was made from another lock")
+    records = read_records(site)
+    wrong = wrong_files(site, records, full)
+    if wrong:
+        return dict(nothing, reason=f"{len(wrong)} file(s) missing or altered, the first is {wrong[0]}")
+    found = digest(interpreter_version(module, os.path.join(path, "venv", "bin", "python")), records)
+    if found != statement.get("digest"):
+        return dict(nothing, reason="the digest differs from the one stated at installation")
+    return {
+        "present": True,
+        "digest": found,
+        "distributions": len(records),
+        "reason": "",
+        "checked": "content" if full else "size",
+    }
+
+
+def extract_uv(module: AnsibleModule, wheels: str, directory: str) -> str:
+    """Take the uv program out of its wheel: it needs no installation."""
+    for wheel in sorted(glob.glob(os.path.join(wheels, "uv-*.whl"))):
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.endswith(".data/scripts/uv")]
+            if names:
+                target = os.path.join(directory, "uv")
+                with archive.open(names[0]) as source, open(target, "wb") as program:
+                    shutil.copyfileobj(source, program)
+                os.chmod(target, 0o755)
+                return target
+    module.fail_json(msg=f"{wheels}: found no wheel of uv, wanted one; add uv to the lock, it installs the others")
+
+
+def run(module: AnsibleModule, what: str, command: list[str], environment: dict[str, str]) -> None:
+    code, out, err = module.run_command(command, environ_update=environment)
+    if code != 0:
+        last = "\n".join((err or out).strip().splitlines()[-15:])
+        module.fail_json(msg=f"{what} failed with exit status {code}: {last}", rc=code, stdout=out, stderr=err)
+
+
+def install(module: AnsibleModule, path: str, lock: str, lock_sha256: str) -> None:
+    wheels, version = module.params["wheels"], module.params["python"]
+    python = module.get_bin_path(f"python{version}")
+    if python is None:
+        module.fail_json(msg=f"found no python{version} on this node, wanted one; install the package python{version}")
+    parent, name = os.path.split(path)
+    staging = os.path.join(parent, f".staging-{name}")
+    shutil.rmtree(staging, ignore_errors=True)
+    os.makedirs(staging)
+    os.chmod(staging, 0o755)
+    environment = {
+        "UV_NO_CONFIG": "1",
+        "UV_OFFLINE": "1",
+        "UV_NO_CACHE": "1",
+        "UV_LINK_MODE": "copy",
+        "LC_ALL": "C.UTF-8",
+    }
+    uv = extract_uv(module, wheels, staging)
+    requirements = os.path.join(staging, "requirements.lock")
+    replace(requirements, lock.encode(), 0o644)
+    venv = os.path.join(staging, "venv")
+    # Relocatable, since the environment is made beside its place and renamed into it when it is whole.
+    run(module, "uv venv", [uv, "venv", "--quiet", "--relocatable", "--python", python, venv], environment)
+    command = [uv, "pip", "install", "--quiet", "--python", f"{venv}/bin/python", "--no-index", "--find-links", wheels]
+    command += ["--no-deps", "--require-hashes", "--compile-bytecode", "-r", requirements]
+    run(module, "uv pip install", command, environment)
+    os.unlink(uv)
+    site = site_packages(staging)
+    if site is None:
+        module.fail_json(msg=f"uv left no site-packages in {venv}")
+    records = read_records(site)
+    wrong = wrong_files(site, records, full=True)
+    if wrong:
+        module.fail_json(
+            msg=f"{len(wrong)} installed file(s) differ from their record, the first is {wrong[0]}", files=wrong
+        )
+    statement = {
+        "lock_sha256": lock_sha256,
+        "python": interpreter_version(module, f"{venv}/bin/python"),
+        "distributions": sorted(records),
+    }
+    statement["digest"] = digest(statement["python"], records)
+    replace(os.path.join(staging, STATEMENT), json.dumps(statement, indent=2).encode() + b"\n", 0o644)
+    shutil.rmtree(path, ignore_errors=True)
+    os.rename(staging, path)
+    sync_directory(parent)
+
+
+def main() -> t.NoReturn:
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "lock": {"type": "str", "required": True},
+            "wheels": {"type": "path"},
+            "python": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["present", "query"], "default": "present"},
+        },
+        supports_check_mode=True,
+        required_if=[("state", "present", ("wheels",))],
+    )
+    path: str = module.params["path"]
+    lock: str = module.params["lock"]
+    lock_sha256 = hashlib.sha256(lock.encode()).hexdigest()
+    state = look(module, path, lock_sha256)
+    before = state["digest"]
+    if module.params["state"] == "query" or state["present"]:
+        module.exit_json(changed=False, **state)
+    if module.check_mode:
+        module.exit_json(changed=True, diff=difference(path, before, "an environment of the lock"), **state)
+    began = time.monotonic()
+    try:
+        install(module, path, lock, lock_sha256)
+    except OSError as error:
+        module.fail_json(msg=f"{path}: the environment cannot be made: {error}")
+    state = look(module, path, lock_sha256)
+    if not state["present"]:
+        module.fail_json(msg=f"{path}: {state['reason']} right after the installation")
+    seconds = round(time.monotonic() - began, 1)
+    module.exit_json(
+        changed=True, diff=difference(path, before, state["digest"]), **dict(state, seconds=seconds, checked="content")
+    )
+
+
+def difference(path: str, before: str | None, after: str) -> dict[str, str]:
+    return {
+        "before_header": path,
+        "after_header": path,
+        "before": f"{before}\n" if before else "",
+        "after": f"{after}\n",
+    }
+
+
+if __name__ == "__main__":
+    main()

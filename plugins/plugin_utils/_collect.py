@@ -1,0 +1,74 @@
+# Copyright (c) 2026, The tandem.spark contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Private to this collection: nothing outside it may import this file, and it may change without notice.
+
+"""Small functions that gather registered results of all nodes, so that roles need no logic in Jinja."""
+
+from __future__ import annotations
+
+import typing as t
+
+
+def names(deployment: dict[str, t.Any]) -> list[str]:
+    """Node names in rank order."""
+    return [node["name"] for node in deployment["nodes"]]
+
+
+def values_by_node(hostvars: t.Mapping[str, t.Any], deployment: dict[str, t.Any], key: str) -> dict[str, t.Any]:
+    """``{node: its variable key}``; a node without it, not reached or left out with ``--limit``, has ``{}``."""
+    return {name: hostvars[name][key] if key in hostvars[name] else {} for name in names(deployment)}
+
+
+def values_on(hostvars: t.Mapping[str, t.Any], deployment: dict[str, t.Any], key: str) -> list[t.Any]:
+    """The variable *key* of every node in rank order, ``None`` where it is not set."""
+    return [hostvars[name].get(key) for name in names(deployment)]
+
+
+def absent_on(hostvars: t.Mapping[str, t.Any], deployment: dict[str, t.Any], key: str) -> list[str]:
+    """Nodes whose registered result *key* does not say that the thing is present."""
+    results = values_by_node(hostvars, deployment, key)
+    return [name for name in names(deployment) if not results.get(name, {}).get("present")]
+
+
+def first_value(results: list[dict[str, t.Any]], key: str) -> t.Any:
+    """The first value of *key* among *results* that is there and not null."""
+    return next((result[key] for result in results if result.get(key) is not None), None)
+
+
+def keep_keys(items: list[dict[str, t.Any]], keys: list[str]) -> list[dict[str, t.Any]]:
+    """The *items* with these *keys* only."""
+    return [{key: item[key] for key in keys} for item in items]
+
+
+def missing_packages(dpkg: str, wanted: list[str]) -> list[str]:
+    """Packages of *wanted* that dpkg-query, with ``${Package} ${db:Status-Status}`` per line, does not call installed."""
+    installed = {line.split()[0] for line in dpkg.splitlines() if line.split()[1:] == ["installed"]}
+    return [name for name in wanted if name not in installed]
+
+
+def arp_rules(links: list[dict[str, t.Any]]) -> str:
+    """sysctl lines that make each link answer for its own address only.
+
+    Both halves of a cage can sit on one Ethernet segment, where Linux answers for any address of the host on any
+    interface, so that a neighbour learns the wrong half's MAC (reference: hardware, section 3.6).
+    """
+    lines = ["# Written by tandem.spark (fabric stage)."]
+    for link in links:
+        # sysctl reads a dot as a separator; a VLAN's name has one.
+        name = link["interface"].replace(".", "/")
+        lines += [f"net.ipv4.conf.{name}.arp_ignore = 1", f"net.ipv4.conf.{name}.arp_announce = 2"]
+    return "\n".join(lines) + "\n"
+
+
+def failed_start(states: dict[str, t.Any], failure: dict[str, t.Any]) -> str:
+    """What to say when the group did not start: the failure, then the state and last lines of every rank."""
+    parts = [str(failure.get("msg") or "The group did not start.")]
+    for name, state in states.items():
+        unit = state.get("unit", {})
+        parts.append(
+            f"--- {name}: unit {unit.get('ActiveState')}, result {unit.get('Result')}, exit status "
+            f"{unit.get('ExecMainStatus')}; last lines:\n{state.get('journal') or '(none)'}"
+        )
+    return "\n".join(parts)
