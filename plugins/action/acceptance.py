@@ -18,7 +18,7 @@ WRONG_KEY = "tandem-not-the-key"
 
 
 class Service:
-    """The API as a client sees it. Proxies of the controller's environment are for other places than one's own nodes."""
+    """The API as a client sees it. Proxies of the controller are for other places than one's own nodes."""
 
     def __init__(self, url: str, key: str) -> None:
         self.url = url.rstrip("/")
@@ -53,7 +53,9 @@ class Service:
                     pieces.append(piece)
                     if time.monotonic() > deadline:
                         return Reply(0, f"no complete answer within {timeout_s} s")
-                return Reply(answer.status_code, b"".join(pieces).decode("utf-8", "replace"))
+                # A server may repeat what it was sent; the key must not come into the report.
+                text = b"".join(pieces).decode("utf-8", "replace").replace(self.key, "***")
+                return Reply(answer.status_code, text)
         except requests.Timeout:
             return Reply(0, f"no answer within {timeout_s} s")
         except requests.RequestException as error:
@@ -109,11 +111,13 @@ class ActionModule(ActionBase):
                 "record": {"type": "dict", "default": {}},
             }
         )
-        if self._play_context.check_mode:
+        if not args["checks"]:
+            return {"failed": True, "results": [], "msg": "checks: found none, wanted at least one to accept by"}
+        if self._task.check_mode:
             return {
                 "changed": False,
-                "msg": f"not checked: {len(args['checks'])} acceptance check(s) ask the running service, which check mode "
-                "leaves alone",
+                "msg": f"not checked: {len(args['checks'])} acceptance check(s) ask the running service, which check "
+                "mode leaves alone",
                 "results": [],
             }
         service = Service(args["url"], args["key"])
@@ -182,9 +186,10 @@ def write_report(args: dict[str, t.Any], results: list[dict[str, t.Any]], accept
         "junit": os.path.join(directory, "acceptance.junit.xml"),
     }
     for kind, path in paths.items():
-        with open(
-            os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
-        ) as handle:
+        # A half of a surrogate pair, which JSON allows, has no UTF-8 form.
+        descriptor = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as handle:
+            os.fchmod(descriptor, 0o600)
             handle.write(texts[kind])
         os.replace(f"{path}.part", path)
     return paths

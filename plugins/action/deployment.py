@@ -38,8 +38,8 @@ class ActionModule(ActionBase):
         if not names:
             return _refuse(
                 [
-                    f"inventory: found no host in the group {args['group']}, wanted one per Spark; list the nodes under "
-                    f"{args['group']}: hosts: in the order of their ranks (the first is the head)"
+                    f"inventory: found no host in the group {args['group']}, wanted one per Spark; list the nodes "
+                    f"under {args['group']}: hosts: in the order of their ranks (the first is the head)"
                 ]
             )
         hostvars = {name: variables["hostvars"][name] for name in names}

@@ -26,6 +26,10 @@ from ansible_collections.tandem.spark.plugins.module_utils._files import sha256
 INSTALLER_FILES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
 
 
+class RecordError(ValueError):
+    """A RECORD that cannot be read; the text says which and why."""
+
+
 class Row(t.NamedTuple):
     """One file of a distribution: path relative to site-packages, SHA-256 in hex, size in bytes."""
 
@@ -35,7 +39,17 @@ class Row(t.NamedTuple):
 
 
 def parse_record(text: str) -> list[Row]:
-    """The hashed rows of a RECORD, without what the installer writes about itself and without bytecode."""
+    """The hashed rows of a RECORD, without what the installer writes about itself and without bytecode.
+
+    Raises RecordError.
+    """
+    try:
+        return _rows(text)
+    except (ValueError, csv.Error) as error:
+        raise RecordError(str(error)) from error
+
+
+def _rows(text: str) -> list[Row]:
     rows = []
     for entry in csv.reader(io.StringIO(text)):
         if len(entry) != 3 or not entry[1].startswith("sha256="):
@@ -68,13 +82,19 @@ def digest(python: str, records: dict[str, list[Row]]) -> str:
 
 
 def read_records(site: str) -> dict[str, list[Row]]:
-    """The records of every distribution under *site* (a site-packages directory), by ``name==version``."""
+    """The records of every distribution under *site* (a site-packages directory), by ``name==version``.
+
+    Raises RecordError.
+    """
     records = {}
     for entry in sorted(os.listdir(site)):
         record = os.path.join(site, entry, "RECORD")
         if entry.endswith(".dist-info") and os.path.isfile(record):
-            with open(record, encoding="utf-8") as handle:
-                records[distribution_name(entry)] = parse_record(handle.read())
+            try:
+                with open(record, encoding="utf-8") as handle:
+                    records[distribution_name(entry)] = parse_record(handle.read())
+            except ValueError as error:
+                raise RecordError(f"{record} cannot be read: {error}") from error
     return records
 
 

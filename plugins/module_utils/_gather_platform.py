@@ -189,6 +189,7 @@ def disks(host: Host, paths: t.Iterable[str]) -> list[dict[str, t.Any]]:
         found.append(
             {
                 "path": path,
+                "exists": host.exists(path),
                 "measured_at": measured,
                 "exists": measured == path.rstrip("/") or measured == path,
                 "mount": host.mount(measured),

@@ -207,7 +207,8 @@ def _device(
     take("c2c_mode", (SMI_Q, extra.get("c2c_mode")))
     information = next((text for a, text in sources.information.items() if same_address(a, address)), None)
     lines = _values.pairs(information)
-    take("vbios", (SMI_Q, extra.get("vbios")), ("/proc/driver/nvidia/gpus", _values.text(lines.get("Video BIOS"))))
+    bios = (_values.text(lines.get("Video BIOS")) or "").upper() or None  # lower case there, upper case in nvidia-smi
+    take("vbios", (SMI_Q, extra.get("vbios")), ("/proc/driver/nvidia/gpus", bios))
     take(
         "gsp_firmware",
         (SMI_Q, extra.get("gsp_firmware")),

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import typing as t
 import urllib.parse
 
 from ansible_collections.tandem.spark.plugins.module_utils._manifest import safe_path
 
 ENDPOINTS = {"huggingface": "https://huggingface.co", "modelscope": "https://modelscope.cn"}
-EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 
 class HubError(ValueError):
@@ -42,13 +42,13 @@ def listing_url(source: str, endpoint: str, model: str, revision: str) -> str:
 
 
 def parse_listing(source: str, answer: t.Any) -> list[HubFile]:
-    """The files in a hub's answer (parsed JSON)."""
+    """The files in a hub's answer (parsed JSON). Raises HubError."""
     try:
         if source == "huggingface":
             files = [_hugging_face(entry) for entry in answer if entry["type"] == "file"]
         else:
             files = [_model_scope(entry) for entry in answer["Data"]["Files"] if entry.get("Type", "blob") != "tree"]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise HubError(f"the {source} listing has an unknown shape: {error!r}") from error
     if not files:
         raise HubError(f"the {source} listing names no file")
@@ -68,10 +68,9 @@ def _model_scope(entry: dict[str, t.Any]) -> HubFile:
 
 def next_page(link_header: str | None) -> str | None:
     """The address of the next page in a Link header."""
-    for part in (link_header or "").split(","):
-        address, _separator, attributes = part.partition(";")
-        if 'rel="next"' in attributes:
-            return address.strip().strip("<>")
+    for address, attributes in re.findall(r"<([^>]*)>([^<]*)", link_header or ""):
+        if re.search(r'\brel="?next\b', attributes):
+            return t.cast("str", address)
     return None
 
 

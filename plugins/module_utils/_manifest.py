@@ -12,6 +12,7 @@ import concurrent.futures
 import hashlib
 import json
 import os
+import re
 import typing as t
 
 from ansible_collections.tandem.spark.plugins.module_utils._files import sha256
@@ -47,8 +48,9 @@ class Difference(t.NamedTuple):
 
 def safe_path(path: str) -> str:
     """Return *path* when it stays inside its directory, else raise."""
-    parts = path.split("/")
-    if not path or path.startswith("/") or "\\" in path or "\0" in path or any(p in ("", ".", "..") for p in parts):
+    parts = path.split("/") if isinstance(path, str) else []
+    # An empty path and one that begins with / have an empty part.
+    if not parts or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
         raise ManifestError(f"path {path!r} would leave the model's directory or is not a plain relative path")
     return path
 
@@ -71,19 +73,23 @@ def dump(manifest: dict[str, t.Any]) -> bytes:
 
 
 def load(text: str, where: str) -> dict[str, t.Any]:
-    """Parse a manifest and check that it says what its own digest says."""
+    """Parse a manifest and check that it says what its own digest says. Raises ManifestError."""
     try:
         manifest = json.loads(text)
         files = manifest["files"]
         for entry in files:
             safe_path(entry["path"])
-            if len(entry["sha256"]) != 64 or not isinstance(entry["size"], int):
+            if not re.fullmatch(r"[0-9a-f]{64}", entry["sha256"]) or not isinstance(entry["size"], int):
                 raise ManifestError(f"{where}: {entry['path']} has no usable sha256 or size")
+        if len({entry["path"] for entry in files}) != len(files):
+            raise ManifestError(f"{where}: names a file twice")
+        if not isinstance(manifest["model"], dict):
+            raise ManifestError(f"{where}: model is no mapping")
         if manifest["format"] != FORMAT:
             raise ManifestError(f"{where}: found format {manifest['format']}, wanted {FORMAT}")
         if manifest["digest"] != digest(files):
             raise ManifestError(f"{where}: the digest does not belong to the list of files")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, ManifestError):
             raise
         raise ManifestError(f"{where}: not a manifest: {error!r}") from error
@@ -105,8 +111,9 @@ def walk(directory: str) -> tuple[dict[str, os.stat_result], list[str]]:
             relative = os.path.relpath(path, directory)
             try:
                 found[relative] = os.stat(path)
-            except FileNotFoundError:
-                dangling.append(f"{relative} -> {os.readlink(path)}")
+            except OSError:
+                # Broken, or in a circle.
+                dangling.append(f"{relative} -> {os.readlink(path) if os.path.islink(path) else 'cannot be read'}")
     return found, sorted(dangling)
 
 
@@ -133,7 +140,11 @@ def compare(
     listed = {entry["path"]: entry for entry in manifest["files"]}
     missing = sorted(set(listed) - set(found))
     extra = sorted(set(found) - set(listed))
-    wrong = [path for path in listed if path in found and found[path].st_size != listed[path]["size"]]
+    wrong = {
+        path: f"{found[path].st_size} bytes, wanted {listed[path]['size']}"
+        for path in listed
+        if path in found and found[path].st_size != listed[path]["size"]
+    }
     to_read = [
         path
         for path in listed
@@ -141,5 +152,7 @@ def compare(
     ]
     for path, value in hash_files(directory, to_read).items():
         if value != listed[path]["sha256"]:
-            wrong.append(path)
-    return Difference(sorted({*missing, *dangling}), sorted(wrong), extra), len(to_read)
+            wrong[path] = f"sha256 {value}, wanted {listed[path]['sha256']}"
+    dead = {text.split(" -> ", 1)[0] for text in dangling}
+    absent = sorted([path for path in missing if path not in dead] + dangling)
+    return Difference(absent, [f"{path} ({wrong[path]})" for path in sorted(wrong)], extra), len(to_read)

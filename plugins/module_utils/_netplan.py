@@ -8,10 +8,12 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import typing as t
 
+_MATCH = re.compile(r"""(?:^|[\s{,])["']?name["']?\s*:\s*["']?([^"'\s,}]+)""")
 HEADER = "# Written by tandem.spark (fabric stage). Changes are overwritten; set tandem_links in the inventory.\n"
 
 
@@ -42,14 +44,17 @@ def addresses_elsewhere(files: dict[str, str], links: list[dict[str, t.Any]]) ->
     """Other files that mention an interface of ours; netplan would add their addresses to ours.
 
     netplan joins the ``addresses`` lists of all files, so an old address would stay beside the new one. The standard
-    library has no YAML parser: an interface's name as a key is enough to call it a conflict.
+    library has no YAML parser: an interface's name as a key, or as what ``match: {name: …}`` stands for, is enough to
+    call it a conflict. NetworkManager writes its profiles in that second form.
     """
     found = []
     for path, text in sorted(files.items()):
         lines = [line.split("#", 1)[0] for line in text.splitlines()]
+        patterns = [pattern for line in lines for pattern in _MATCH.findall(line)]
         for link in links:
             key = re.compile(rf"""(^|[\s{{,])["']?{re.escape(link["interface"])}["']?\s*:""")
-            if any(key.search(line) for line in lines):
+            matched = any(fnmatch.fnmatchcase(link["interface"], pattern) for pattern in patterns)
+            if matched or any(key.search(line) for line in lines):
                 found.append(f"{path} also configures {link['interface']}")
     return found
 

@@ -126,16 +126,20 @@ def device(row: t.Mapping[str, str]) -> dict[str, t.Any] | None:
     uuid = _values.text(row.get("uuid"))
     if uuid is not None and not _UUID.match(uuid):
         uuid = None
-    if index is None or index < 0 or ("uuid" in row and uuid is None and _values.text(row.get("name")) is None):
+    name = _values.text(row.get("name"))
+    if name is not None and not any(character.isalpha() for character in name):
+        name = None
+    address = _address(row.get("pci.bus_id"))
+    if index is None or index < 0 or (name is None and uuid is None and address is None):
         return None
     capability = _values.text(row.get("compute_cap"))
     if capability is not None and not re.match(r"^\d+\.\d+$", capability, re.ASCII):
         capability = None
     return {
         "index": index,
-        "name": _values.text(row.get("name")),
+        "name": name,
         "uuid": uuid,
-        "pci_address": _address(row.get("pci.bus_id")),
+        "pci_address": address,
         "driver_version": _values.text(row.get("driver_version")),
         "compute_capability": capability,
         "memory_total_bytes": _values.size(row.get("memory.total"), "MiB"),

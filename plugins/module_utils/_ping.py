@@ -12,8 +12,8 @@ import re
 
 # An IPv4 header is 20 bytes, an ICMP header 8: the payload of a packet that just fits.
 HEADERS = 28
-_COUNTS = re.compile(r"(\d+) packets transmitted, (\d+) (?:packets )?received")
-_TIMES = re.compile(r"= [\d.]+/([\d.]+)/")
+_COUNTS = re.compile(r"(\d{1,9}) packets transmitted, (\d{1,9}) (?:packets )?received", re.ASCII)
+_TIMES = re.compile(r"= [\d.]+/(\d+(?:\.\d+)?)/", re.ASCII)
 
 
 def payload(mtu: int) -> int:
@@ -23,24 +23,8 @@ def payload(mtu: int) -> int:
 
 def command(ping: str, interface: str, target: str, size: int, count: int, deadline_s: int) -> list[str]:
     """The ping of *size* payload bytes that may not be fragmented, bound to *interface*."""
-    return [
-        ping,
-        "-n",
-        "-q",
-        "-M",
-        "do",
-        "-s",
-        str(size),
-        "-c",
-        str(count),
-        "-i",
-        "0.2",
-        "-w",
-        str(deadline_s),
-        "-I",
-        interface,
-        target,
-    ]
+    words = [ping, "-n", "-q", "-M", "do", "-s", str(size), "-c", str(count), "-i", "0.2", "-w", str(deadline_s)]
+    return [*words, "-I", interface, target]
 
 
 def received(output: str) -> tuple[int, int] | None:

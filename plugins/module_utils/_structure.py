@@ -14,7 +14,7 @@ import re
 import struct
 import typing as t
 
-from ansible_collections.tandem.spark.plugins.module_utils._manifest import ManifestError, safe_path
+from ansible_collections.tandem.spark.plugins.module_utils._manifest import ManifestError, safe_path, walk
 
 INDEX = re.compile(r"\.safetensors\.index\.json$")
 GGUF_PART = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$")
@@ -25,15 +25,12 @@ HEADER_LIMIT = 100 << 20
 
 def problems(directory: str) -> list[str]:
     """Everything that makes the model in *directory* unusable, one sentence each naming the file."""
-    names = sorted(
-        os.path.relpath(os.path.join(parent, name), directory)
-        for parent, _directories, files in os.walk(directory)
-        for name in files
-    )
+    present, dangling = walk(directory)
+    names = sorted(present)
     weights = [name for name in names if name.endswith(WEIGHTS)]
+    found = [f"{link}: a link that leads nowhere" for link in dangling]
     if not weights:
-        return [f"{directory}: found no weight file, wanted *.safetensors or *.gguf"]
-    found: list[str] = []
+        return [*found, f"{directory}: found no weight file, wanted *.safetensors or *.gguf"]
     for name in weights:
         found += weight_problems(os.path.join(directory, name), name)
     for name in names:
@@ -71,8 +68,8 @@ def safetensors_problems(handle: t.BinaryIO, name: str, size: int) -> list[str]:
         return [f"{name}: says its header has {length} bytes, but the file has {size}"]
     try:
         header = json.loads(handle.read(length))
-        ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        ends = [int(entry["data_offsets"][1]) for key, entry in header.items() if key != "__metadata__"]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError):
         return [f"{name}: the safetensors header cannot be read"]
     wanted = 8 + length + max(ends, default=0)
     return [] if wanted == size else [f"{name}: {size} bytes, its header wants {wanted}"]
@@ -83,13 +80,13 @@ def index_problems(directory: str, name: str, present: set[str]) -> list[str]:
     try:
         with open(os.path.join(directory, name), encoding="utf-8") as handle:
             shards = sorted(set(json.load(handle)["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [f"{name}: cannot be read as a safetensors index"]
     found = []
     for shard in shards:
         try:
             safe_path(shard)
-        except (ManifestError, TypeError, AttributeError):
+        except ManifestError:
             found.append(f"{name}: names {shard!r}, which is no plain path inside the model")
             continue
         if os.path.join(os.path.dirname(name), shard) not in present:

@@ -28,6 +28,7 @@ _NOTHING = frozenset(
         "unknown error",
         "insufficient permissions",
         "gpu requires reset",
+        "requested functionality has been deprecated",
         "requested functionality has not been implemented",
     }
 )

@@ -108,37 +108,55 @@ def running(module: AnsibleModule) -> list[dict[str, t.Any]]:
     return t.cast("list[dict[str, t.Any]]", json.loads(out or "[]"))
 
 
+def pending(module: AnsibleModule) -> bool:
+    """Whether a change waits for its confirmation."""
+    code, _out, _err = module.run_command(["systemctl", "is-active", "--quiet", f"{UNIT}.timer"])
+    return bool(code == 0 and os.path.exists(BACKUP))
+
+
 def arm(module: AnsibleModule, path: str, before: str | None) -> None:
-    replace(BACKUP, (before or "").encode(), 0o600)
     disarm(module)
-    command = [
-        "systemd-run",
-        "--quiet",
-        "--collect",
-        f"--unit={UNIT}",
-        f"--on-active={module.params['revert_after_s']}s",
-    ]
-    command += ["--timer-property=AccuracySec=1s", "/bin/sh", "-c", REVERT, UNIT, BACKUP, path]
-    code, _out, err = module.run_command(command)
+    replace(BACKUP, (before or "").encode(), 0o600)
+    command = ["systemd-run", "--quiet", "--collect", f"--unit={UNIT}"]
+    command += [f"--on-active={module.params['revert_after_s']}s", "--timer-property=AccuracySec=1s"]
+    code, _out, err = module.run_command([*command, "/bin/sh", "-c", REVERT, UNIT, BACKUP, path])
     if code != 0:
+        os.unlink(BACKUP)
         module.fail_json(msg=f"the automatic revert cannot be armed, so nothing was changed: {err.strip()}")
 
 
 def disarm(module: AnsibleModule) -> None:
     module.run_command(["systemctl", "stop", f"{UNIT}.timer"])
+    if os.path.exists(BACKUP):
+        os.unlink(BACKUP)
+
+
+def confirm(module: AnsibleModule) -> None:
+    if os.path.exists(BACKUP) and not pending(module):
+        module.fail_json(
+            msg="the change was not confirmed in time, so the node has put the old configuration back; run the fabric "
+            "stage again, with a larger fabric_revert_after_s if this node answers slowly"
+        )
+    if not module.check_mode:
+        disarm(module)
 
 
 def put_back(module: AnsibleModule, path: str, before: str | None) -> None:
-    if before is None:
-        os.unlink(path)
-    else:
+    if before is not None:
         replace(path, before.encode(), 0o600)
+    elif os.path.exists(path):
+        os.unlink(path)
     module.run_command(["netplan", "apply"])
     disarm(module)
 
 
 def apply(module: AnsibleModule, path: str, before: str | None, after: str) -> None:
     links = module.params["links"]
+    if module.get_bin_path("netplan") is None:
+        module.fail_json(msg="found no netplan on this node, wanted it; run the baseline stage, or install netplan.io")
+    if pending(module):
+        # What stands in the file was never confirmed: what came before it is the way back.
+        before = read_text(BACKUP) or None
     arm(module, path, before)
     replace(path, after.encode(), 0o600)
     for step in ("generate", "apply"):
@@ -154,8 +172,8 @@ def apply(module: AnsibleModule, path: str, before: str | None, after: str) -> N
     if left:
         put_back(module, path, before)
         module.fail_json(
-            msg=f"{SETTLE_S} s after netplan apply: {'; '.join(left)}. The old configuration is back. Is the cable plugged, "
-            "and is systemd-networkd or NetworkManager in charge of these interfaces?"
+            msg=f"{SETTLE_S} s after netplan apply: {'; '.join(left)}. The old configuration is back. Is the cable "
+            "plugged, and is systemd-networkd or NetworkManager in charge of these interfaces?"
         )
 
 
@@ -179,8 +197,7 @@ def main() -> t.NoReturn:
         supports_check_mode=True,
     )
     if module.params["state"] == "confirmed":
-        if not module.check_mode:
-            disarm(module)
+        confirm(module)
         module.exit_json(changed=False, drift=[])
 
     path: str = module.params["path"]
@@ -197,17 +214,18 @@ def main() -> t.NoReturn:
     absent = [link["interface"] for link in links if link["interface"] not in {entry.get("ifname") for entry in shown}]
     if absent:
         module.fail_json(
-            msg=f"found no interface {', '.join(absent)} on this node, wanted it for tandem_links; plug the cable (an empty "
-            "cage removes its card from the system) or name the interface of the cage that has one"
+            msg=f"found no interface {', '.join(absent)} on this node, wanted it for tandem_links; plug the cable (an "
+            "empty cage removes its card from the system) or name the interface of the cage that has one"
         )
     drift = _netplan.drift(links, shown)
     mode_wrong = before is not None and (os.stat(path).st_mode & 0o777) != 0o600
-    changed = before != after or bool(drift) or mode_wrong
-    if changed and not module.check_mode:
+    wrong = before != after or bool(drift) or mode_wrong
+    if wrong and not module.check_mode:
         apply(module, path, before, after)
     state_before, state_after = "".join(f"# {line}\n" for line in drift), ""
     module.exit_json(
-        changed=changed,
+        # Something is still to be done while an earlier change waits for its confirmation: the timer would revert it.
+        changed=wrong or pending(module),
         drift=drift,
         diff={
             "before_header": path,

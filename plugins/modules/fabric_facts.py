@@ -334,12 +334,14 @@ ansible_facts:
               sample: [{"path": "/etc/netplan/40-cx7.yaml", "interfaces": ["enp1s0f0np0"]}]
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.tandem.spark.plugins.module_utils import _gather_fabric
 from ansible_collections.tandem.spark.plugins.module_utils._host import ROOT_OPTIONS, Host
 
 
-def main() -> None:
+def main() -> t.NoReturn:
     module = AnsibleModule(argument_spec=ROOT_OPTIONS, supports_check_mode=True)
     host = Host(module.params["root"], module.params["timeout"])
     module.exit_json(changed=False, ansible_facts={"spark_fabric": _gather_fabric.describe(host)})

@@ -125,8 +125,8 @@ def sentence(node: str, proof: dict[str, t.Any], mtu: int) -> str:
     where = f"{node} {proof['interface']} to {proof['peer']} {proof['peer_interface']} ({proof['peer_ip']})"
     if proof["verdict"] == "mtu":
         return (
-            f"{where}: small pings pass, {proof['payload_bytes']}-byte ones do not; wanted mtu {mtu} on both ends and on "
-            "any switch between them"
+            f"{where}: small pings pass, {proof['payload_bytes']}-byte ones do not; wanted mtu {mtu} on both ends and "
+            "on any switch between them"
         )
     return f"{where}: no reply; wanted one. Is the cable in these two cages, and is the other node up?"
 

@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: fabric_pull
 short_description: Copy what another node offers with fabric_share
 description:
-  - Runs rsync against the daemon that M(tandem.spark.fabric_share) started on the other node. An interrupted copy goes on
-    where it stopped. Files are compared by content, and what the source does not have is removed.
+  - Runs rsync against the daemon that M(tandem.spark.fabric_share) started on the other node. An interrupted copy goes
+    on where it stopped. Files are compared by content, and what the source does not have is removed.
   - A finished copy proves nothing yet, verify it with M(tandem.spark.model_release) or M(tandem.spark.wheelhouse).
 version_added: 0.1.0
 author:
@@ -104,12 +104,12 @@ def main() -> t.NoReturn:
     if code != 0:
         remedy = REMEDIES.get(code, "see rsync's manual, EXIT VALUES")
         module.fail_json(
-            msg=f"the copy from {parameters['address']}:{parameters['port']} ended with rsync status {code} ({remedy}): "
-            f"{err.strip()[-500:]}",
+            msg=f"the copy from {parameters['address']}:{parameters['port']} ended with rsync status {code} "
+            f"({remedy}): {err.strip()[-500:]}",
             rc=code,
         )
     moved = _share.transferred_bytes(out) or 0
-    module.exit_json(changed=moved > 0, bytes=moved, seconds=round(time.monotonic() - began, 2))
+    module.exit_json(changed=_share.changes(out) > 0, bytes=moved, seconds=round(time.monotonic() - began, 2))
 
 
 if __name__ == "__main__":

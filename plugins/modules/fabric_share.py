@@ -114,11 +114,14 @@ def start(module: AnsibleModule, unit: str, directory: str) -> None:
     secrets = os.path.join(directory, "secrets")
     replace(secrets, f"{_share.USER}:{parameters['secret']}\n".encode(), 0o600)
     config = os.path.join(directory, "rsyncd.conf")
-    replace(config, _share.config(parameters["path"], parameters["peers"], secrets).encode(), 0o600)
+    lock = os.path.join(directory, "lock")
+    replace(config, _share.config(parameters["path"], parameters["peers"], secrets, lock).encode(), 0o600)
     command = ["systemd-run", "--quiet", "--collect", f"--unit={unit}", "--property=ProtectSystem=strict"]
-    command += ["--property=PrivateTmp=yes", f"--property=RuntimeMaxSec={parameters['lifetime_s']}"]
+    command += [f"--property=ReadWritePaths={directory}", "--property=PrivateTmp=yes"]
+    command += [f"--property=RuntimeMaxSec={parameters['lifetime_s']}"]
     command += [rsync, "--daemon", "--no-detach", f"--config={config}", f"--address={parameters['address']}"]
-    code, _out, err = module.run_command([*command, f"--port={parameters['port']}", "--log-file=/dev/stderr"])
+    # It logs by syslog: /dev/stderr of a unit is a socket, which cannot be opened.
+    code, _out, err = module.run_command([*command, f"--port={parameters['port']}"])
     deadline = time.monotonic() + READY_S
     while code == 0 and not listening(parameters["address"], parameters["port"]):
         if time.monotonic() > deadline:

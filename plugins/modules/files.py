@@ -34,7 +34,8 @@ options:
         type: path
         required: true
       state:
-        description: V(file) writes O(files[].content) or a secret, V(directory) makes it with its parents, V(absent) removes.
+        description:
+          - V(file) writes O(files[].content) or a secret, V(directory) makes it with its parents, V(absent) removes.
         type: str
         choices: [file, directory, link, absent]
         default: file
@@ -87,6 +88,7 @@ paths:
 import grp
 import os
 import pwd
+import re
 import shutil
 import stat
 import typing as t
@@ -135,10 +137,10 @@ def wanted(module: AnsibleModule, item: dict[str, t.Any]) -> dict[str, t.Any]:
         if not item["target"]:
             module.fail_json(msg=f"{item['path']}: a link needs a target")
         return {"state": "link", "target": item["target"]}
-    try:
-        mode = int(item["mode"], 8) if item["mode"] else DEFAULT_MODES[state]
-    except ValueError:
+    # Without quotes YAML reads 0644 as the number 420.
+    if item["mode"] and not re.fullmatch("0[0-7]{3,4}", item["mode"]):
         module.fail_json(msg=f'{item["path"]}: mode: found {item["mode"]!r}, wanted an octal string such as "0644"')
+    mode = int(item["mode"], 8) if item["mode"] else DEFAULT_MODES[state]
     result: dict[str, t.Any] = {
         "state": state,
         "mode": mode,

@@ -205,12 +205,14 @@ ansible_facts:
           sample: /proc/meminfo
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.tandem.spark.plugins.module_utils import _gather_memory
 from ansible_collections.tandem.spark.plugins.module_utils._host import ROOT_OPTIONS, Host
 
 
-def main() -> None:
+def main() -> t.NoReturn:
     module = AnsibleModule(argument_spec=ROOT_OPTIONS, supports_check_mode=True)
     host = Host(module.params["root"], module.params["timeout"])
     module.exit_json(changed=False, ansible_facts={"spark_memory": _gather_memory.memory(host)})

@@ -10,9 +10,9 @@ module: model_fetch
 short_description: Download one revision of a model and prove every byte of it
 description:
   - Runs the hub's own client (C(hf) or C(modelscope)), which resumes what an earlier run left.
-  - Then compares every file with the hub's own digests, since C(hf) accepts a file of the right length with wrong bytes.
-    A bad file is deleted and fetched again, once.
-  - Writes the manifest into the directory. The directory is a staging place; M(tandem.spark.model_release) publishes it.
+  - Then compares every file with the hub's own digests, since C(hf) accepts a file of the right length with wrong
+    bytes. A bad file is deleted and fetched again, once.
+  - Writes the manifest into the directory, which is a staging place. M(tandem.spark.model_release) publishes it.
 version_added: 0.1.0
 author:
   - The tandem.spark contributors (@tandem-spark)
@@ -91,19 +91,22 @@ fetched_again:
   elements: str
 """
 
+import functools
+import http.client
 import json
 import os
 import re
 import shutil
 import typing as t
 import urllib.error
+import urllib.parse
 import urllib.request
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.tandem.spark.plugins.module_utils import _hub, _manifest
 from ansible_collections.tandem.spark.plugins.module_utils._files import replace
 
-COMMIT = re.compile(r"^[0-9a-f]{40}$")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 TIMEOUT_S = 60
 
 
@@ -112,20 +115,24 @@ def listing(module: AnsibleModule, endpoint: str) -> list[_hub.HubFile]:
     parameters = module.params
     url: str | None = _hub.listing_url(parameters["source"], endpoint, parameters["id"], parameters["revision"])
     files: list[_hub.HubFile] = []
-    while url:
-        request = urllib.request.Request(url, headers={"User-Agent": "tandem.spark"})
-        if parameters["token"]:
-            request.add_unredirected_header("Authorization", f"Bearer {parameters['token']}")
+    seen = set()
+    while url and url not in seen:
+        seen.add(url)
         try:
+            request = urllib.request.Request(url, headers={"User-Agent": "tandem.spark"})
+            # A mirror can name pages of another host: the token is for the endpoint only.
+            if parameters["token"] and urllib.parse.urlsplit(url)[:2] == urllib.parse.urlsplit(endpoint)[:2]:
+                request.add_unredirected_header("Authorization", f"Bearer {parameters['token']}")
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
                 files += _hub.parse_listing(parameters["source"], json.load(answer))
-                url = _hub.next_page(answer.headers.get("Link"))
+                page = _hub.next_page(answer.headers.get("Link"))
+                url = urllib.parse.urljoin(url, page) if page else None
         except urllib.error.HTTPError as error:
             module.fail_json(
-                msg=f"{parameters['id']} at {parameters['revision']}: the hub at {endpoint} answered {error.code}; wanted a "
-                "revision that exists there and, for a gated model, a token that may read it (model_token)"
+                msg=f"{parameters['id']} at {parameters['revision']}: the hub at {endpoint} answered {error.code}; "
+                "wanted a revision that exists there and, for a gated model, a token that may read it (model_token)"
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             module.fail_json(msg=f"the hub at {endpoint} gave no usable listing of {parameters['id']}: {error}")
     return files
 
@@ -157,10 +164,20 @@ def check(path: str, files: list[_hub.HubFile]) -> tuple[dict[str, str], dict[st
     wrong = {file.path: f"{file.path}: absent after the download" for file in files if file not in there}
     for file in there:
         full = os.path.join(path, file.path)
-        text = _hub.mismatch(file, os.path.getsize(full), digests[file.path], lambda full=full: _hub.git_blob(full))
+        text = _hub.mismatch(file, os.path.getsize(full), digests[file.path], functools.partial(_hub.git_blob, full))
         if text:
             wrong[file.path] = text
     return digests, wrong
+
+
+def discard(path: str, names: t.Iterable[str]) -> None:
+    """Remove these files, whatever stands under their names."""
+    for name in names:
+        full = os.path.join(path, name)
+        if os.path.isdir(full) and not os.path.islink(full):
+            shutil.rmtree(full)
+        elif os.path.lexists(full):
+            os.unlink(full)
 
 
 def remove_foreign(path: str, files: list[_hub.HubFile]) -> None:
@@ -195,7 +212,7 @@ def main() -> t.NoReturn:
         supports_check_mode=True,
     )
     parameters = module.params
-    if not COMMIT.match(parameters["revision"]):
+    if not COMMIT.fullmatch(parameters["revision"]):
         module.fail_json(msg=f"revision: found {parameters['revision']!r}, wanted a full commit id (40 hex digits)")
     endpoint = (parameters["endpoint"] or _hub.ENDPOINTS[parameters["source"]]).rstrip("/")
     if module.check_mode:
@@ -209,26 +226,20 @@ def main() -> t.NoReturn:
     free = shutil.disk_usage(path).free
     if needed - have > free:
         module.fail_json(
-            msg=f"{path}: found {free} bytes free, wanted {needed - have} for {parameters['id']}; free some space or set "
-            "tandem_root to a larger disk"
+            msg=f"{path}: found {free} bytes free, wanted {needed - have} for {parameters['id']}; free some space or "
+            "set tandem_root to a larger disk"
         )
     download(module, endpoint)
     digests, wrong = check(path, files)
     again = sorted(wrong)
     if wrong:
-        for name in wrong:
-            full = os.path.join(path, name)
-            if os.path.lexists(full):
-                os.unlink(full)
+        discard(path, wrong)
         # hf remembers what it fetched by length only: forget it, or the bad file would be called complete again.
         shutil.rmtree(os.path.join(path, ".cache"), ignore_errors=True)
         download(module, endpoint)
         digests, wrong = check(path, files)
         if wrong:
-            for name in wrong:
-                full = os.path.join(path, name)
-                if os.path.lexists(full):
-                    os.unlink(full)
+            discard(path, wrong)
             module.fail_json(
                 msg=f"{parameters['id']} from {endpoint}: {len(wrong)} file(s) wrong after two downloads: "
                 + "; ".join(sorted(wrong.values())[:5])

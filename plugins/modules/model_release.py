@@ -117,9 +117,18 @@ def trusted(path: str, manifest: dict[str, t.Any]) -> dict[str, list[int]]:
     try:
         with open(trust_file(path), encoding="utf-8") as handle:
             statement = json.load(handle)
-        return statement["files"] if statement["digest"] == manifest["digest"] else {}
+        return dict(statement["files"]) if statement["digest"] == manifest["digest"] else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def make_readable(directory: str) -> None:
+    """The engine runs as another account, so whatever root's umask was, everybody may read a release."""
+    for parent, _directories, names in os.walk(directory):
+        os.chmod(parent, 0o755)
+        for name in names:
+            if not os.path.islink(os.path.join(parent, name)):
+                os.chmod(os.path.join(parent, name), 0o644)
 
 
 def look(path: str, revision: str | None, digest: str | None, full: bool) -> dict[str, t.Any]:
@@ -133,7 +142,7 @@ def look(path: str, revision: str | None, digest: str | None, full: bool) -> dic
     }
     try:
         manifest = read_manifest(path)
-    except _manifest.ManifestError as error:
+    except (OSError, _manifest.ManifestError) as error:
         return dict(result, reason=str(error))
     if manifest is None:
         return dict(result, reason=f"no manifest in {path}")
@@ -141,7 +150,10 @@ def look(path: str, revision: str | None, digest: str | None, full: bool) -> dic
         return dict(result, reason=f"{path} is of revision {manifest['model'].get('revision')}, wanted {revision}")
     if digest and manifest["digest"] != digest:
         return dict(result, reason=f"{path} has the manifest digest {manifest['digest']}, wanted {digest}")
-    difference, read = _manifest.compare(path, manifest, None if full else trusted(path, manifest))
+    try:
+        difference, read = _manifest.compare(path, manifest, None if full else trusted(path, manifest))
+    except OSError as error:
+        return dict(result, reason=f"{path}: a file cannot be read: {error}")
     result.update(files_read=read, bytes=sum(entry["size"] for entry in manifest["files"]))
     if difference:
         return dict(result, reason=f"{path}: {difference.text()}")
@@ -175,6 +187,7 @@ def main() -> t.NoReturn:
     if module.check_mode:
         module.exit_json(changed=True, diff=difference(path, before, "a verified release"), **state)
 
+    make_readable(staging)
     candidate = look(staging, *wanted, full=True)
     if not candidate["present"]:
         module.fail_json(msg=f"not published: {candidate['reason']}. The release at {path} was left as it is.")
@@ -188,7 +201,6 @@ def main() -> t.NoReturn:
         shutil.rmtree(old, ignore_errors=True)
         if os.path.lexists(path):
             os.rename(path, old)
-        os.chmod(staging, 0o755)
         os.rename(staging, path)
         sync_directory(os.path.dirname(path))
         shutil.rmtree(old, ignore_errors=True)

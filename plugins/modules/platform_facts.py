@@ -359,6 +359,10 @@ ansible_facts:
               description: The directory that was asked for.
               type: str
               sample: /var/lib/tandem
+            exists:
+              description: Whether it exists.
+              type: bool
+              sample: false
             measured_at:
               description: The nearest directory that exists.
               type: str
@@ -401,12 +405,14 @@ ansible_facts:
             previous_boot: null
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.tandem.spark.plugins.module_utils import _gather_platform
 from ansible_collections.tandem.spark.plugins.module_utils._host import ROOT_OPTIONS, Host
 
 
-def main() -> None:
+def main() -> t.NoReturn:
     module = AnsibleModule(
         argument_spec={
             **ROOT_OPTIONS,

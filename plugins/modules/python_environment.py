@@ -71,8 +71,8 @@ reason:
   type: str
 checked:
   description: >-
-    How the files were checked: V(content) re-read every byte, V(size) compared sizes with the record that was checked in
-    full when the environment was made.
+    How the files were checked: V(content) re-read every byte, V(size) compared sizes with the record that was
+    checked in full when the environment was made.
   returned: success
   type: str
 distributions:
@@ -95,7 +95,12 @@ import typing as t
 import zipfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.tandem.spark.plugins.module_utils._environment import digest, read_records, wrong_files
+from ansible_collections.tandem.spark.plugins.module_utils._environment import (
+    RecordError,
+    digest,
+    read_records,
+    wrong_files,
+)
 from ansible_collections.tandem.spark.plugins.module_utils._files import replace, sync_directory
 
 STATEMENT = "tandem-environment.json"
@@ -109,8 +114,12 @@ def site_packages(path: str) -> str | None:
 def interpreter_version(module: AnsibleModule, executable: str) -> str:
     """Implementation, full version and machine, as the interpreter itself says."""
     script = "import platform as p; print(p.python_implementation(), p.python_version(), p.machine())"
-    code, out, err = module.run_command([executable, "-c", script])
-    return out.strip() if code == 0 else f"unknown: {err.strip()}"
+    try:
+        code, out, err = module.run_command([executable, "-c", script], handle_exceptions=False)
+    except OSError as error:
+        # The environment's interpreter is a link to the system's, which an upgrade may have removed.
+        return f"unknown: {error.strerror}"
+    return str(out).strip() if code == 0 else f"unknown: {err.strip()}"
 
 
 def look(module: AnsibleModule, path: str, lock_sha256: str, full: bool = False) -> dict[str, t.Any]:
@@ -119,22 +128,30 @@ def look(module: AnsibleModule, path: str, lock_sha256: str, full: bool = False)
     site = site_packages(path)
     try:
         with open(os.path.join(path, STATEMENT), encoding="utf-8") as handle:
-            statement = json.load(handle)
+            statement = dict(json.load(handle))
     except FileNotFoundError:
         return dict(nothing, reason=f"no environment at {path}")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         return dict(nothing, reason=f"{path}/{STATEMENT} cannot be read: {error}")
     if site is None:
         return dict(nothing, reason=f"{path} has no site-packages")
     if statement.get("lock_sha256") != lock_sha256:
         return dict(nothing, reason=f"{path} was made from another lock")
-    records = read_records(site)
+    try:
+        records = read_records(site)
+    except (OSError, RecordError) as error:
+        return dict(nothing, reason=str(error))
     wrong = wrong_files(site, records, full)
     if wrong:
         return dict(nothing, reason=f"{len(wrong)} file(s) missing or altered, the first is {wrong[0]}")
-    found = digest(interpreter_version(module, os.path.join(path, "venv", "bin", "python")), records)
+    version = interpreter_version(module, os.path.join(path, "venv", "bin", "python"))
+    found = digest(version, records)
     if found != statement.get("digest"):
-        return dict(nothing, reason="the digest differs from the one stated at installation")
+        return dict(
+            nothing,
+            reason=f"the digest differs from the one stated at installation; its interpreter is {version}, then it was "
+            f"{statement.get('python')}",
+        )
     return {
         "present": True,
         "digest": found,
@@ -175,11 +192,16 @@ def install(module: AnsibleModule, path: str, lock: str, lock_sha256: str) -> No
     shutil.rmtree(staging, ignore_errors=True)
     os.makedirs(staging)
     os.chmod(staging, 0o755)
+    # uv unpacks into its cache and links from there: on the same disk that costs each byte once, in /tmp it may not
+    # fit.
+    scratch = os.path.join(staging, ".scratch")
+    os.mkdir(scratch)
     environment = {
         "UV_NO_CONFIG": "1",
         "UV_OFFLINE": "1",
-        "UV_NO_CACHE": "1",
-        "UV_LINK_MODE": "copy",
+        "UV_CACHE_DIR": scratch,
+        "UV_LINK_MODE": "hardlink",
+        "TMPDIR": scratch,
         "LC_ALL": "C.UTF-8",
     }
     uv = extract_uv(module, wheels, staging)
@@ -192,6 +214,7 @@ def install(module: AnsibleModule, path: str, lock: str, lock_sha256: str) -> No
     command += ["--no-deps", "--require-hashes", "--compile-bytecode", "-r", requirements]
     run(module, "uv pip install", command, environment)
     os.unlink(uv)
+    shutil.rmtree(scratch)
     site = site_packages(staging)
     if site is None:
         module.fail_json(msg=f"uv left no site-packages in {venv}")
@@ -201,12 +224,13 @@ def install(module: AnsibleModule, path: str, lock: str, lock_sha256: str) -> No
         module.fail_json(
             msg=f"{len(wrong)} installed file(s) differ from their record, the first is {wrong[0]}", files=wrong
         )
+    made_of = interpreter_version(module, f"{venv}/bin/python")
     statement = {
         "lock_sha256": lock_sha256,
-        "python": interpreter_version(module, f"{venv}/bin/python"),
+        "python": made_of,
         "distributions": sorted(records),
+        "digest": digest(made_of, records),
     }
-    statement["digest"] = digest(statement["python"], records)
     replace(os.path.join(staging, STATEMENT), json.dumps(statement, indent=2).encode() + b"\n", 0o644)
     shutil.rmtree(path, ignore_errors=True)
     os.rename(staging, path)
@@ -237,7 +261,7 @@ def main() -> t.NoReturn:
     began = time.monotonic()
     try:
         install(module, path, lock, lock_sha256)
-    except OSError as error:
+    except (OSError, RecordError, zipfile.BadZipFile) as error:
         module.fail_json(msg=f"{path}: the environment cannot be made: {error}")
     state = look(module, path, lock_sha256)
     if not state["present"]:

@@ -76,6 +76,8 @@ phase:
   type: str
 """
 
+import contextlib
+import http.client
 import json
 import time
 import typing as t
@@ -99,8 +101,11 @@ def ask(url: str, body: dict[str, t.Any] | None, key: str, timeout_s: float) -> 
         with opener.open(request, timeout=timeout_s) as answer:
             return answer.status, answer.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode("utf-8", "replace")
-    except OSError as error:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return error.code, error.read(1 << 16).decode("utf-8", "replace")
+        return error.code, ""
+    except (OSError, http.client.HTTPException) as error:
+        # The second: the engine ended in the middle of its answer.
         return 0, str(error)
 
 
@@ -148,8 +153,8 @@ def main() -> t.NoReturn:
         properties = _systemd.parse_show(out)
         if not _systemd.is_active(properties):
             stop(
-                f"the rank ended (state {properties.get('ActiveState')}, result {properties.get('Result')}, exit status "
-                f"{properties.get('ExecMainStatus')})"
+                f"the rank ended (state {properties.get('ActiveState')}, result {properties.get('Result')}, exit "
+                f"status {properties.get('ExecMainStatus')})"
             )
         status, answer = ask(url + parameters["health"], None, parameters["key"], HEALTH_TIMEOUT_S)
         if status == 200:

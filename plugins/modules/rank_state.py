@@ -36,8 +36,11 @@ options:
   port:
     description: Port of the API.
     type: int
+  rank_file:
+    description: The configuration that shall run. Its digest is taken for O(wanted) unless that is given.
+    type: path
   wanted:
-    description: Digest of the configuration that shall run, handed through to the result.
+    description: Digest of the configuration that shall run.
     type: str
   journal_lines:
     description: Return so many of the last log lines.
@@ -60,7 +63,7 @@ running:
   returned: success
   type: str
 wanted:
-  description: As given.
+  description: Digest of the configuration that shall run, null when neither O(wanted) nor O(rank_file) tells.
   returned: success
   type: str
 unit:
@@ -79,12 +82,13 @@ journal:
 
 import errno
 import json
+import os
 import socket
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.tandem.spark.plugins.module_utils import _systemd
-from ansible_collections.tandem.spark.plugins.module_utils._files import read_text
+from ansible_collections.tandem.spark.plugins.module_utils._files import read_text, sha256
 
 
 def port_taken(address: str, port: int) -> bool | None:
@@ -106,6 +110,7 @@ def main() -> t.NoReturn:
             "state_file": {"type": "path", "default": "/run/tandem/rank.json"},
             "address": {"type": "str"},
             "port": {"type": "int"},
+            "rank_file": {"type": "path"},
             "wanted": {"type": "str"},
             "journal_lines": {"type": "int", "default": 0},
         },
@@ -119,8 +124,8 @@ def main() -> t.NoReturn:
     text = read_text(parameters["state_file"]) if active else None
     if text:
         try:
-            running = json.loads(text).get("rank_sha256")
-        except ValueError:
+            running = json.loads(text)["rank_sha256"]
+        except (ValueError, KeyError, TypeError):
             running = None
     journal = ""
     if parameters["journal_lines"]:
@@ -128,13 +133,18 @@ def main() -> t.NoReturn:
             _systemd.journal_command(parameters["unit"], parameters["journal_lines"])
         )
     taken = None
-    if parameters["address"] and parameters["port"] and not active:
+    # A rank that is still ending holds its own port.
+    ended = properties.get("ActiveState") in ("inactive", "failed")
+    if parameters["address"] and parameters["port"] and ended:
         taken = port_taken(parameters["address"], parameters["port"])
+    wanted = parameters["wanted"]
+    if wanted is None and parameters["rank_file"] and os.path.isfile(parameters["rank_file"]):
+        wanted = sha256(parameters["rank_file"])
     module.exit_json(
         changed=False,
         active=active,
         running=running,
-        wanted=parameters["wanted"],
+        wanted=wanted,
         unit=properties,
         port_taken=taken,
         journal=journal.strip(),

@@ -11,7 +11,7 @@ short_description: A directory that holds every wheel of a lock
 description:
   - Downloads the wheels of a lock with pip, each checked against the lock's SHA-256, and removes files that the lock
     does not name.
-  - With O(fetch=false) it only checks, for nodes that got the directory from another node.
+  - With O(fetch=false) it only checks that every wheel is there, for nodes that got the directory from another node.
 version_added: 0.1.0
 author:
   - The tandem.spark contributors (@tandem-spark)
@@ -86,20 +86,35 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.tandem.spark.plugins.module_utils._files import replace, sha256
 
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+MARKER = re.compile(r"^[^#\n]*==[^#\n]*;", re.M)
 
 
-def foreign(path: str, allowed: set[str]) -> list[str]:
-    """Files in *path* whose content is not in the lock."""
+def distributions(lock: str) -> dict[str, set[str]]:
+    """The digests that may stand for each distribution of the lock. One with a marker need not be there: left out."""
+    found: dict[str, set[str]] = {}
+    for line in re.sub(r"\\\r?\n", " ", lock).splitlines():
+        entry = re.sub(r"(^|\s)#.*", "", line)
+        name = entry.split("--hash", 1)[0].strip()
+        if name and not name.startswith("-") and ";" not in name:
+            found[name] = set(HASH.findall(entry))
+    return found
+
+
+def digests(path: str) -> dict[str, str]:
+    """SHA-256 of every file in *path* by name."""
     if not os.path.isdir(path):
-        return []
+        return {}
     names = [entry.name for entry in os.scandir(path) if entry.is_file()]
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        digests = pool.map(lambda name: sha256(os.path.join(path, name)), names)
-        return sorted(name for name, digest in zip(names, digests) if digest not in allowed)
+        return dict(zip(names, pool.map(lambda name: sha256(os.path.join(path, name)), names)))
+
+
+def shorten(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def pip(module: AnsibleModule, directory: str) -> list[str]:
-    """The command of a pip of our own, made of the interpreter's bundled one: nodes have none, or one that must stay."""
+    """The command of a pip of our own, made of the interpreter's bundled one: nodes have none, or one that stays."""
     version = module.params["python"]
     python = module.get_bin_path(f"python{version}")
     if python is None:
@@ -127,22 +142,24 @@ def download(module: AnsibleModule, path: str, lock: str) -> None:
     replace(requirements, lock.encode(), 0o644)
     command = [*pip(module, parent), "download", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     command += ["--progress-bar=off", "--no-input", "--disable-pip-version-check", "--dest", path, "--find-links", path]
+    environment = {}
     if parameters["no_index"]:
         command += ["--no-index"]
     elif parameters["index_url"]:
-        command += ["--index-url", parameters["index_url"]]
+        # Not in the command line, which everybody on the node can read: an index can want a password in its address.
+        environment["PIP_INDEX_URL"] = parameters["index_url"]
     for place in parameters["find_links"]:
         command += ["--find-links", place]
         if place.startswith("http://"):
             # The lock's digests, not the transport, say what is accepted.
             command += ["--trusted-host", re.sub(r"^http://([^/]+).*", r"\1", place)]
-    code, out, err = module.run_command([*command, "-r", requirements])
+    code, out, err = module.run_command([*command, "-r", requirements], environ_update=environment)
     os.unlink(requirements)
     if code != 0:
         reason = "\n".join(line for line in err.splitlines() if "WARNING" not in line)[-1500:]
         module.fail_json(
-            msg=f"pip could not fetch every wheel of the lock (exit status {code}): {reason.strip() or out[-500:]}. Wanted: a "
-            "package index, or tandem_find_links, that offers these versions for this platform.",
+            msg=f"pip could not fetch every wheel of the lock (exit status {code}): {reason.strip() or out[-500:]}. "
+            "Wanted: a package index, or tandem_find_links, that offers these versions for this platform.",
             rc=code,
         )
 
@@ -162,27 +179,42 @@ def main() -> t.NoReturn:
     )
     path: str = module.params["path"]
     lock: str = module.params["lock"]
-    allowed = set(HASH.findall(lock))
-    if not allowed:
-        module.fail_json(msg="lock: found no --hash=sha256 in it, wanted one for every distribution")
-    removed = foreign(path, allowed)
-    before = set(os.listdir(path)) if os.path.isdir(path) else set()
+    allowed, wanted = set(HASH.findall(lock)), distributions(lock)
+    bare = [name for name, hashes in wanted.items() if not hashes]
+    if not allowed or bare:
+        module.fail_json(
+            msg=f"lock: found no --hash=sha256 {'for ' + shorten(bare) if bare else 'in it'}, wanted one for every "
+            "distribution"
+        )
+    before = digests(path)
+    there = set(before.values())
+    removed = sorted(name for name, digest in before.items() if digest not in allowed)
+    missing = [name for name, hashes in wanted.items() if not hashes & there]
     if module.check_mode:
         module.exit_json(
-            changed=bool(removed) or (module.params["fetch"] and not before),
+            changed=bool(removed) or (module.params["fetch"] and bool(missing)),
             removed=removed,
-            files=len(before),
+            files=len(before) - len(removed),
             bytes=0,
         )
-    for name in removed:
-        os.unlink(os.path.join(path, name))
-    if module.params["fetch"]:
-        try:
+    if missing and not module.params["fetch"]:
+        module.fail_json(
+            msg=f"{path}: found no whole wheel of {shorten(missing)}, wanted every wheel of the lock; copy again"
+        )
+    try:
+        for name in removed:
+            os.unlink(os.path.join(path, name))
+        if missing or (module.params["fetch"] and MARKER.search(lock)):
             download(module, path, lock)
-        except OSError as error:
-            module.fail_json(msg=f"{path}: {error}")
+    except OSError as error:
+        module.fail_json(msg=f"{path}: {error}")
     after = {entry.name: entry.stat().st_size for entry in os.scandir(path) if entry.is_file()}
-    module.exit_json(changed=set(after) != before, removed=removed, files=len(after), bytes=sum(after.values()))
+    module.exit_json(
+        changed=bool(removed) or set(after) != set(before),
+        removed=removed,
+        files=len(after),
+        bytes=sum(after.values()),
+    )
 
 
 if __name__ == "__main__":

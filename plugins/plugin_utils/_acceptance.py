@@ -70,7 +70,7 @@ def message_of(reply: Reply) -> tuple[dict[str, t.Any] | None, str]:
 
 
 # A number as people write it: 1,391 is one number, and so is -391; in 17-391 the sign is an operator.
-_NUMBER = re.compile(r"(?<![\w)])[-\u2212]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
+_NUMBER = re.compile(r"(?:(?<![\w)])[-\u2212])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
 
 
 def contains(text: str, expected: str) -> bool:

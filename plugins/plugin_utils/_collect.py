@@ -18,7 +18,7 @@ def names(deployment: dict[str, t.Any]) -> list[str]:
 
 def values_by_node(hostvars: t.Mapping[str, t.Any], deployment: dict[str, t.Any], key: str) -> dict[str, t.Any]:
     """``{node: its variable key}``; a node without it, not reached or left out with ``--limit``, has ``{}``."""
-    return {name: hostvars[name][key] if key in hostvars[name] else {} for name in names(deployment)}
+    return {name: hostvars[name].get(key, {}) for name in names(deployment)}
 
 
 def values_on(hostvars: t.Mapping[str, t.Any], deployment: dict[str, t.Any], key: str) -> list[t.Any]:
@@ -43,7 +43,7 @@ def keep_keys(items: list[dict[str, t.Any]], keys: list[str]) -> list[dict[str, 
 
 
 def missing_packages(dpkg: str, wanted: list[str]) -> list[str]:
-    """Packages of *wanted* that dpkg-query, with ``${Package} ${db:Status-Status}`` per line, does not call installed."""
+    """Packages of *wanted* that dpkg-query (``${Package} ${db:Status-Status}`` per line) does not call installed."""
     installed = {line.split()[0] for line in dpkg.splitlines() if line.split()[1:] == ["installed"]}
     return [name for name in wanted if name not in installed]
 
@@ -66,6 +66,9 @@ def failed_start(states: dict[str, t.Any], failure: dict[str, t.Any]) -> str:
     """What to say when the group did not start: the failure, then the state and last lines of every rank."""
     parts = [str(failure.get("msg") or "The group did not start.")]
     for name, state in states.items():
+        if not state:
+            parts.append(f"--- {name}: was not reached")
+            continue
         unit = state.get("unit", {})
         parts.append(
             f"--- {name}: unit {unit.get('ActiveState')}, result {unit.get('Result')}, exit status "

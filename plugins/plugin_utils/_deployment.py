@@ -59,7 +59,8 @@ def release_name(name: str, version: str) -> str:
 
 
 def _links(node: dict[str, t.Any], mtu: int) -> tuple[list[dict[str, t.Any]], list[str]]:
-    links, problems = [], []
+    links: list[dict[str, t.Any]] = []
+    problems: list[str] = []
     raw = node.get("links") or []
     if not isinstance(raw, list) or not all(isinstance(link, dict) for link in raw):
         return [], [f"{node['name']}: tandem_links: found {raw!r}, wanted a list of {{interface, address}}"]
@@ -80,8 +81,8 @@ def _links(node: dict[str, t.Any], mtu: int) -> tuple[list[dict[str, t.Any]], li
             problems.append(f"{node['name']}: tandem_links[{number}]: found {interface!r}, wanted an interface's name")
         if bytes_ is None:
             problems.append(
-                f"{node['name']}: tandem_links[{number}] ({interface}): mtu: found {link.get('mtu') or mtu!r}, wanted a "
-                f"number from {MTU_RANGE[0]} to {MTU_RANGE[1]}"
+                f"{node['name']}: tandem_links[{number}] ({interface}): mtu: found {link.get('mtu') or mtu!r}, wanted "
+                f"a number from {MTU_RANGE[0]} to {MTU_RANGE[1]}"
             )
         links.append(
             {
@@ -117,8 +118,9 @@ def _own_link_problems(name: str, links: list[dict[str, t.Any]]) -> list[str]:
         elif ipaddress.ip_network(a["network"]).overlaps(ipaddress.ip_network(b["network"])):
             problems.append(
                 f"{name}: {a['interface']} ({a['address']}) and {b['interface']} ({b['address']}) share the network "
-                f"{min(a['network'], b['network'], key=lambda n: ipaddress.ip_network(n).prefixlen)}, wanted one network "
-                "per rail (two equal routes send traffic out of the wrong port); give each rail a /24 or /30 of its own"
+                f"{min(a['network'], b['network'], key=lambda n: ipaddress.ip_network(n).prefixlen)}, wanted one "
+                "network per rail (two equal routes send traffic out of the wrong port); give each rail a /24 or /30 of "
+                "its own"
             )
     return problems
 
@@ -146,8 +148,8 @@ def _join(nodes: list[dict[str, t.Any]]) -> list[str]:
     if problems:
         return problems
     return [
-        f"{node['name']}: {link['interface']} ({link['address']}) has no node at its other end, wanted a second node with "
-        f"an address in {link['network']}"
+        f"{node['name']}: {link['interface']} ({link['address']}) has no node at its other end, wanted a second node "
+        f"with an address in {link['network']}"
         for node, link in everything
         if not link["peers"]
     ]
@@ -291,11 +293,6 @@ def _fabric_addresses(
 def node_of(deployment: dict[str, t.Any], name: str) -> dict[str, t.Any]:
     """The node *name* of a deployment."""
     return next(node for node in deployment["nodes"] if node["name"] == name)
-
-
-def rank_directory(deployment: dict[str, t.Any]) -> str:
-    """Where the rendered configuration of this deployment lives on every node."""
-    return f"{deployment['root']}/releases/{release_name(deployment['name'], deployment['digest'][:12])}"
 
 
 def rank_order(deployment: dict[str, t.Any]) -> list[str]:

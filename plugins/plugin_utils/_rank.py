@@ -24,9 +24,17 @@ def rdma_devices(fabric: dict[str, t.Any] | None) -> dict[str, str | None]:
 
 
 def specification(
-    deployment: dict[str, t.Any], name: str, fabric: dict[str, t.Any] | None, api_key: str = ""
+    deployment: dict[str, t.Any],
+    name: str,
+    fabric: dict[str, t.Any] | None,
+    api_key: str = "",
+    parts: t.Mapping[str, str] | None = None,
 ) -> dict[str, t.Any]:
-    """The content of ``rank.json`` on node *name*. A changed API key changes it too, through its digest."""
+    """The content of ``rank.json`` on node *name*.
+
+    A rank is started again when this changes, so whatever else it is started from stands in it by its digest: the API
+    key, and the texts of *parts* (unit, launcher).
+    """
     node = _deployment.node_of(deployment, name)
     rank = _engines.ADAPTERS[deployment["engine"]["name"]].rank(deployment, node, rdma_devices(fabric))
     return {
@@ -34,8 +42,13 @@ def specification(
         "rank": node["rank"],
         "wait_for_address": node["fabric_ip"] if len(deployment["nodes"]) > 1 else None,
         **rank,
-        "key_sha256": hashlib.sha256(api_key.encode()).hexdigest() if rank["key"] else None,
+        "key_sha256": _sha256(api_key) if rank["key"] else None,
+        "parts_sha256": {part: _sha256(content) for part, content in sorted((parts or {}).items())},
     }
+
+
+def _sha256(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def text(specification_: dict[str, t.Any]) -> str:
@@ -43,25 +56,26 @@ def text(specification_: dict[str, t.Any]) -> str:
     return json.dumps(specification_, indent=2, ensure_ascii=False) + "\n"
 
 
-def files(
-    deployment: dict[str, t.Any], name: str, fabric: dict[str, t.Any] | None, api_key: str, user: str
-) -> list[dict[str, t.Any]]:
-    """Entries for tandem.spark.files: the immutable release of this deployment, then the pointer to it."""
-    directory = _deployment.rank_directory(deployment)
+def files(deployment: dict[str, t.Any], rank: dict[str, t.Any], user: str) -> list[dict[str, t.Any]]:
+    """Entries for tandem.spark.files: the immutable release of this deployment, then the pointer to it.
+
+    *rank* is the node's specification.
+    """
     root = deployment["root"]
-    rank = text(specification(deployment, name, fabric, api_key))
+    # Named after its content: a release never changes, another one takes its place.
+    directory = f"{root}/releases/{_deployment.release_name(deployment['name'], digest(rank)[:12])}"
     return [
         {"path": directory, "state": "directory"},
-        {"path": f"{directory}/rank.json", "content": rank, "mode": "0640", "group": user},
+        {"path": f"{directory}/rank.json", "content": text(rank), "mode": "0640", "group": user},
         {"path": f"{directory}/model", "state": "link", "target": deployment["model"]["path"]},
         {"path": f"{directory}/engine", "state": "link", "target": deployment["engine"]["path"]},
         {"path": f"{root}/current", "state": "link", "target": directory},
     ]
 
 
-def wanted_digest(deployment: dict[str, t.Any], name: str, fabric: dict[str, t.Any] | None, api_key: str) -> str:
-    """What tandem-rank notes as running when it was started from the wanted files."""
-    return hashlib.sha256(text(specification(deployment, name, fabric, api_key)).encode()).hexdigest()
+def digest(rank: dict[str, t.Any]) -> str:
+    """What tandem-rank notes as running when it was started from the specification *rank*."""
+    return _sha256(text(rank))
 
 
 def group_action(states: dict[str, dict[str, t.Any]], deployment: dict[str, t.Any]) -> dict[str, t.Any]:

@@ -104,7 +104,7 @@ class RecipeError(ValueError):
 class _Loader(yaml.SafeLoader):
     """Plain YAML whose dates stay text: a tool call's expected ``2026-01-31`` is a string, as it is in JSON."""
 
-    yaml_implicit_resolvers: t.ClassVar[dict[str, t.Any]] = {
+    yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in pairs if tag != "tag:yaml.org,2002:timestamp"]
         for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -153,7 +153,7 @@ def validate(data: t.Any, where: str) -> dict[str, t.Any]:
     """Check *data* against the schema and fill in defaults; every problem stands in one RecipeError."""
     if not isinstance(data, dict):
         raise RecipeError(f"recipe {where}: found {type(data).__name__}, wanted a mapping with name, model, engine, …")
-    problems = _unusable_keys(data)
+    problems = _unusable_keys(data) + _misshapen(data)
     if not problems:
         result = ArgumentSpecValidator(SPEC).validate(_without_nulls(data, SPEC))
         problems = list(result.error_messages)
@@ -175,6 +175,20 @@ def _unusable_keys(value: t.Any, place: str = "") -> list[str]:
         f"{place}{key!r}: found a key that is no text, put it in quotes" for key in value if not isinstance(key, str)
     ]
     return found + [problem for key, item in value.items() for problem in _unusable_keys(item, f"{place}{key}.")]
+
+
+def _misshapen(data: dict[str, t.Any]) -> list[str]:
+    """Sections that are no mapping or no list of mappings; the validator would fall over them."""
+    found = []
+    for key, spec in SPEC.items():
+        value = data.get(key)
+        if value is None or "options" not in spec:
+            continue
+        if spec["type"] == "dict" and not isinstance(value, dict):
+            found.append(f"{key}: found {value!r}, wanted a mapping")
+        elif spec["type"] == "list" and not (isinstance(value, list) and all(isinstance(v, dict) for v in value)):
+            found.append(f"{key}: found {value!r}, wanted a list of mappings")
+    return found
 
 
 def _without_nulls(data: dict[str, t.Any], spec: dict[str, t.Any]) -> dict[str, t.Any]:

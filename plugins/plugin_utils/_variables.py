@@ -16,7 +16,7 @@ import typing as t
 
 import yaml
 
-# Facts of this collection: where facts are injected as variables, ansible-core's default, they stand among the variables.
+# Facts of this collection; where ansible-core injects facts as variables, its default, they stand among the variables.
 FACTS = ("tandem_deployment", "tandem_node")
 ROLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "roles")
 

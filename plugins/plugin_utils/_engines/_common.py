@@ -41,7 +41,7 @@ def flags(arguments: dict[str, t.Any]) -> list[str]:
 
 
 def settings(environment: dict[str, t.Any]) -> dict[str, str]:
-    """Environment variables as text. A variable set to nothing is absent: an empty one can mean zero (NVIDIA/nccl#1333)."""
+    """Variables as text. One set to nothing is absent: an empty one can mean zero (NVIDIA/nccl#1333)."""
     for name, value in environment.items():
         if isinstance(value, (bool, dict, list)):
             raise ArgumentError(f"environment {name}: found {value!r}, wanted a text; put it in quotes")
