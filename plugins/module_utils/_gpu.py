@@ -279,9 +279,11 @@ def assemble(sources: Sources) -> dict[str, t.Any]:
     reported = next((d["driver_version"] for d in smi_devices if d.get("driver_version")), None)
     versions, conflicts = driver(sources, reported)
     applications = sources.applications
-    processes = None
-    if probe in ("ok", "no_devices") and _nvidia_smi.state(applications) in ("ok", "no_devices"):
-        processes = [] if probe == "no_devices" else _nvidia_smi.processes(applications.stdout)
+    processes: list[dict[str, t.Any]] | None = None
+    if probe == "no_devices":
+        processes = []
+    elif probe == "ok" and _nvidia_smi.state(applications) == "ok":
+        processes = _nvidia_smi.processes(applications.stdout)
     return {
         "count": count,
         "count_source": count_source if count is not None else None,

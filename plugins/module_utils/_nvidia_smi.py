@@ -52,7 +52,7 @@ _FIELD = re.compile(r'Field "([^"]+)" is not a valid field to query', re.ASCII)
 _LIBRARY = re.compile(r"NVML library version:\s*(\d+(?:\.\d+)+)", re.ASCII)
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])\s*$", re.ASCII)
 _HEADER = re.compile(r"^(.*?)\s*(?:\[([^\]]+)\])?$")
-_UUID = re.compile(r"^(GPU|MIG)-[0-9a-f-]+$", re.ASCII)
+_UUID = re.compile(r"^(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", re.ASCII)
 _TABLE = re.compile(r"NVIDIA-SMI\s+(\S+).*?Driver Version:\s*(\S+).*?CUDA Version:\s*(\S+)", re.ASCII)
 _PROCESS = re.compile(r"^\|\s+(\d+)\s+\S+\s+\S+\s+(\d+)\s+(\S+)\s+(.*?)\s+(\S+)\s*\|\s*$", re.ASCII)
 

@@ -7,10 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from hub.hub import Digests
+
 from .config import Lab
-from .names import MANAGEMENT, Names
+from .names import MANAGEMENT, Names, cache_dir
 from .node import ssh_options
 from .services import hub_url
+
+
+def models() -> dict[str, str]:
+    """The commit of every model in the lab's hub. The weights are made on this machine, so it cannot stand in a recipe."""
+    root = cache_dir() / "hub"
+    digests = Digests(root)
+    found = {f"{path.parent.name}/{path.name}": digests.commit(path) for path in sorted(root.glob("*/*")) if path.is_dir()}
+    digests.save()
+    return found
 
 
 def inventory(names: Names, lab: Lab, is_up: bool) -> dict[str, Any]:
@@ -32,6 +43,7 @@ def inventory(names: Names, lab: Lab, is_up: bool) -> dict[str, Any]:
         "lab_subnet": str(names.subnet),
         "lab_management_interface": MANAGEMENT,
         "lab_hub_url": hub_url(names) if lab.services else None,
+        "lab_models": models() if lab.services else {},
     }
     hosts = {
         node.name: {

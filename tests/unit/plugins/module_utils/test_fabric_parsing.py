@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from ansible_collections.tandem.spark.plugins.module_utils import _fabric, _nccl_log
 
@@ -84,7 +86,7 @@ def test_c17_neighbours_asked_with_an_interface(read):
     [("REACHABLE", True), ("STALE", True), ("DELAY", True), ("FAILED", False), ("INCOMPLETE", False)],
 )
 def test_c17_states(state, expected):
-    content = '[{"dst":"192.168.100.11","lladdr":"02:00:00:00:00:02","state":["%s"]}]' % state
+    content = json.dumps([{"dst": "192.168.100.11", "lladdr": "02:00:00:00:00:02", "state": [state]}])
     assert _fabric.reachable(_fabric.ip_neighbours(content), "192.168.100.11") is expected
 
 
