@@ -8,20 +8,25 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
+# The environment that may be replaced is no interpreter to make it with.
+PATH=${PATH//"$PWD/.venv/bin:"/}
+
 works() { "$1" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >/dev/null 2>&1; }
 
 find_python() {
-  local candidate
+  local candidate minor
   if [[ -n ${TANDEM_PYTHON:-} ]]; then
     works "$TANDEM_PYTHON" || { echo "TANDEM_PYTHON=$TANDEM_PYTHON is no Python 3.11 to 3.14 with the venv module" >&2; return 1; }
     echo "$TANDEM_PYTHON"
     return
   fi
-  for candidate in python3.1{4,3,2,1} "$HOME"/.pyenv/versions/3.1{4,3,2,1}*/bin/python3 python3; do
-    if works "$candidate"; then
-      command -v "$candidate"
-      return
-    fi
+  for minor in 14 13 12 11; do
+    for candidate in "python3.$minor" "$HOME"/.pyenv/versions/3."$minor".*/bin/python3; do
+      if works "$candidate"; then
+        command -v "$candidate"
+        return
+      fi
+    done
   done
   return 1
 }
@@ -44,6 +49,6 @@ fi
 echo "Making .venv with $("$python" -V) (10 to 90 seconds)." >&2
 rm -rf .venv
 "$python" -m venv .venv
-.venv/bin/python -m pip install -q --disable-pip-version-check 'pip>=25.1'   # the first that knows dependency groups
-.venv/bin/python -m pip install -q --disable-pip-version-check -e . --group test --group lint
+.venv/bin/python -m pip install -qq --disable-pip-version-check 'pip>=25.1'   # the first that knows dependency groups
+.venv/bin/python -m pip install -qq --disable-pip-version-check -e . --group test --group lint
 echo "$stamp" > .venv/tandem-stamp
