@@ -116,7 +116,9 @@ def roce_index(gids: t.Sequence[t.Mapping[str, t.Any]] | None, address: str | No
     The index moves after reboots and address changes and differs between HCAs, so it is looked up and never assumed.
     """
     for entry in gids or []:
-        if entry.get("type") == GID_ROCE_V2 and entry.get("ipv4") and address in (None, entry["ipv4"]):
+        if not isinstance(entry, t.Mapping) or entry.get("type") != GID_ROCE_V2 or not entry.get("ipv4"):
+            continue
+        if address in (None, entry["ipv4"]):
             index = entry.get("index")
             return index if isinstance(index, int) else None
     return None

@@ -110,8 +110,10 @@ def driver(sources: Sources, reported: str | None) -> tuple[dict[str, t.Any], li
         if match:
             installed[name] = match.group(1)
     for outcome in (sources.query, sources.details):
-        if _nvidia_smi.library_version(outcome):
-            installed["NVML, named by nvidia-smi"] = _nvidia_smi.library_version(outcome)
+        # Only the first two numbers are printed: 580.173 stands for 580.173.02 too.
+        library = _nvidia_smi.library_version(outcome)
+        if library and not any(_version.matches(version, library) for version in installed.values()):
+            installed["NVML, named by nvidia-smi"] = library
     known_installed = {source: version for source, version in installed.items() if version}
     newest = _version.newest(list(known_installed.values()))
     loaded_source = next((source for source, version in loaded.items() if version), None)

@@ -44,22 +44,26 @@ class Outcome(t.NamedTuple):
         return self.stdout if self.state == "ok" else None
 
 
-Runner = t.Callable[[t.Sequence[str], float, t.Mapping[str, str]], Outcome]
+Runner = t.Callable[[t.Sequence[str], float, t.Mapping[str, str], t.Optional[str]], Outcome]
 
 
-def run_command(argv: t.Sequence[str], timeout: float, environment: t.Mapping[str, str]) -> Outcome:
+def run_command(
+    argv: t.Sequence[str], timeout: float, environment: t.Mapping[str, str], directory: str | None = None
+) -> Outcome:
     """Run *argv* without a shell in a process group of its own; at the limit the whole group is killed.
 
     A process that even SIGKILL cannot end (it hangs in a driver) does not hold the caller up.
     """
     started = time.monotonic()
     try:
-        process = subprocess.Popen(  # noqa: SIM115
+        # AnsibleModule.run_command has no time limit.
+        process = subprocess.Popen(  # pylint: disable=ansible-bad-function
             list(argv),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(environment),
+            cwd=directory,
             start_new_session=True,
         )
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -94,7 +98,7 @@ def run_command(argv: t.Sequence[str], timeout: float, environment: t.Mapping[st
     )
 
 
-def connect(host: str, port: int, timeout: float) -> str | None:
+def open_connection(host: str, port: int, timeout: float) -> str | None:
     """Open and close a TCP connection; None when it was accepted, else what went wrong."""
     try:
         with socket.create_connection((host, port), timeout=timeout):
@@ -114,7 +118,7 @@ class Host:
         timeout: float = 10.0,
         run: Runner = run_command,
         environ: t.Mapping[str, str] | None = None,
-        connector: t.Callable[[str, int, float], str | None] = connect,
+        connector: t.Callable[[str, int, float], str | None] = open_connection,
     ) -> None:
         self.root = os.path.abspath(root or "/")
         self.timeout = timeout
@@ -241,7 +245,7 @@ class Host:
                 return candidate
         return None
 
-    def run(self, argv: t.Sequence[str], timeout: float | None = None, **environment: str | None) -> Outcome:
+    def run(self, argv: t.Sequence[str], directory: str | None = None, **environment: str | None) -> Outcome:
         """Run a tool in the C locale. *environment* adds variables, and takes away those that are None."""
         program = self.find(argv[0])
         if program is None:
@@ -252,7 +256,7 @@ class Host:
             variables.pop(name, None)
             if value is not None:
                 variables[name] = value
-        return self._run([program, *argv[1:]], self.timeout if timeout is None else timeout, variables)
+        return self._run([program, *argv[1:]], self.timeout, variables, directory)
 
     def connect(self, host: str, port: int, timeout: float) -> str | None:
         """None when a TCP connection is accepted, else what went wrong."""

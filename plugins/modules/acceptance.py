@@ -66,7 +66,7 @@ EXAMPLES = r"""
     model: ling
     name: ling-3.0-flash-fp8
     checks:
-      - {check: chat, name: arithmetic, prompt: What is 17*23?, expect: "391"}
+      - {check: chat, name: arithmetic, prompt: "What is 17*23?", expect: "391"}
     report_directory: artifacts/dual_spark
 """
 

@@ -152,6 +152,8 @@ def main() -> t.NoReturn:
     )
     unit = _share.unit_name(module.params["name"])
     directory = f"/run/{unit}"
+    if module.params["state"] == "present" and not module.params["peers"]:
+        module.fail_json(msg=f"{module.params['name']}: peers: found none, wanted the addresses that may connect")
     there = stop(module, unit, directory)
     if module.params["state"] == "absent":
         module.exit_json(changed=there, unit=unit)

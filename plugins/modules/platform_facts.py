@@ -47,7 +47,7 @@ options:
     elements: int
     default: []
   compile:
-    description: Whether to compile an empty kernel for C(sm_121a) when C(nvcc) is installed, which takes about 0.3 s.
+    description: Whether to compile an empty kernel for C(sm_121a) when C(nvcc) is installed, which takes about 0.1 s.
     type: bool
     default: true
   probe_mirrors:
@@ -289,9 +289,9 @@ ansible_facts:
               type: str
               sample: null
         nccl:
-          description: C(version) of the installed NCCL package and its C(source).
+          description: Whether a package of NCCL is C(installed), its C(version), and its C(source).
           type: dict
-          sample: {"version": "2.30.7", "source": "package libnccl2"}
+          sample: {"installed": true, "version": "2.30.7", "source": "package libnccl2"}
         container_toolkit:
           description: Version of C(nvidia-container-toolkit).
           type: str

@@ -119,8 +119,8 @@ def _own_link_problems(name: str, links: list[dict[str, t.Any]]) -> list[str]:
             problems.append(
                 f"{name}: {a['interface']} ({a['address']}) and {b['interface']} ({b['address']}) share the network "
                 f"{min(a['network'], b['network'], key=lambda n: ipaddress.ip_network(n).prefixlen)}, wanted one "
-                "network per rail (two equal routes send traffic out of the wrong port); give each rail a /24 or /30 of "
-                "its own"
+                "network per rail (two equal routes send traffic out of the wrong port); give each rail a /24 or /30 "
+                "of its own"
             )
     return problems
 

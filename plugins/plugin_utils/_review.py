@@ -102,12 +102,16 @@ def own_unit(unit: t.Any) -> bool:
 
 def as_list(facts: t.Any, path: str) -> list[t.Any]:
     found = value(facts, path)
-    return found if isinstance(found, list) else []
+    return [entry for entry in found if entry is not None] if isinstance(found, list) else []
 
 
 def as_map(facts: t.Any, path: str) -> dict[str, t.Any]:
     found = value(facts, path)
     return dict(found) if isinstance(found, t.Mapping) else {}
+
+
+def as_maps(facts: t.Any, path: str) -> dict[str, dict[str, t.Any]]:
+    return {name: dict(entry) for name, entry in as_map(facts, path).items() if isinstance(entry, t.Mapping)}
 
 
 def address_of(text: t.Any) -> ipaddress.IPv4Interface | None:

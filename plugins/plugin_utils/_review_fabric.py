@@ -20,6 +20,7 @@ from ansible_collections.tandem.spark.plugins.plugin_utils._review import (
     address_of,
     as_list,
     as_map,
+    as_maps,
     conjoin,
     wider,
 )
@@ -58,9 +59,9 @@ def link_present(review: Review, name: str, link: dict[str, t.Any]) -> None:
     if not facts:
         return
     wanted, entry = str(link.get("interface")), interface(review, name, link.get("interface"))
-    others = as_map(facts, "other_interfaces")
-    if not entry and wanted not in others:
-        if facts.get("interfaces_known") is not True:
+    known = {**as_map(facts, "other_interfaces"), **as_map(facts, "interfaces")}
+    if wanted not in known:
+        if facts.get("interfaces_known") is not True or not isinstance(facts.get("interfaces"), t.Mapping):
             review.not_checked(f"interface {wanted}", name)
         elif facts.get("rdma_present") is False and not as_map(facts, "interfaces"):
             review.add(
@@ -225,7 +226,7 @@ def node_fabric(review: Review, name: str) -> None:
             " marker aside avoids that and costs about 17 W",
         )
     lost = []
-    for device, entry in as_map(facts, "rdma_devices").items():
+    for device, entry in as_maps(facts, "rdma_devices").items():
         for counter in ("packet_seq_err", "out_of_sequence"):
             count = value(entry, f"hw_counters.{counter}")
             if isinstance(count, int) and count > LOSSES:
@@ -338,12 +339,12 @@ def overlaps(review: Review, name: str, wanted: list[tuple[str, ipaddress.IPv4In
     facts = as_map(review.facts[name], "spark_fabric")
     rails = list(wanted)
     named = {device for device, _address in wanted}
-    for device, entry in as_map(facts, "interfaces").items():
+    for device, entry in as_maps(facts, "interfaces").items():
         if device not in named:
             rails += [(device, a) for text in entry.get("addresses") or [] for a in [address_of(text)] if a]
     others = [
         (device, a)
-        for device, entry in as_map(facts, "other_interfaces").items()
+        for device, entry in as_maps(facts, "other_interfaces").items()
         if device not in named
         for text in entry.get("addresses") or []
         for a in [address_of(text)]
@@ -439,7 +440,7 @@ def pinned_gid(review: Review) -> None:
     for name in review.facts:
         used = {str(link.get("interface")) for link in planned(review, name)}
         wrong = []
-        for device, entry in as_map(review.facts[name], "spark_fabric.rdma_devices").items():
+        for device, entry in as_maps(review.facts[name], "spark_fabric.rdma_devices").items():
             if used and entry.get("interface") not in used:
                 continue
             index = _fabric.roce_index(entry.get("gids"))

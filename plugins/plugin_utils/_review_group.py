@@ -107,7 +107,7 @@ LOCKSTEP = (
         "NCCL",
         "spark_platform.nccl.version",
         "install the same libnccl2 on all nodes; a difference shows as 'Message truncated'",
-        absent="spark_platform.packages.installed",
+        absent="spark_platform.nccl.installed",
     ),
     Lockstep(
         "engine.digest_lockstep",
@@ -169,7 +169,8 @@ def canonical(version: str) -> t.Any:
 def joined(review: Review, name: str, path: str, field: str) -> str | None:
     entries = value(review.facts[name], path)
     entries = list(entries.values()) if isinstance(entries, t.Mapping) else entries
-    values = {str(e[field]) for e in entries if e.get(field)} if isinstance(entries, list) else set()
+    known = [e for e in entries if isinstance(e, t.Mapping)] if isinstance(entries, list) else []
+    values = {str(entry[field]) for entry in known if entry.get(field)}
     return ", ".join(sorted(values)) or None
 
 

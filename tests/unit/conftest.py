@@ -201,21 +201,15 @@ def build_spark(root: pathlib.Path) -> Machine:
 
 
 def run_recorded(
-    argv: t.Sequence[str], timeout: float, environment: t.Mapping[str, str], cuda: str = "cuda/gb10.json"
+    argv: t.Sequence[str], timeout: float, environment: t.Mapping[str, str], directory: str | None = None
 ) -> t.Any:
     """Run commands as they are, except that the CUDA library answers with a recorded file."""
     from ansible_collections.tandem.spark.plugins.module_utils import _cuda
     from ansible_collections.tandem.spark.plugins.module_utils._host import Outcome, run_command
 
     if _cuda.PROGRAM in argv:
-        return Outcome("ok", 0, (FIXTURES / cuda).read_text(encoding="utf-8"), "", 0.2)
-    return run_command(argv, timeout, environment)
-
-
-@pytest.fixture
-def recorded() -> t.Callable[..., t.Any]:
-    """A runner for which the CUDA library answers as on a Spark."""
-    return run_recorded
+        return Outcome("ok", 0, (FIXTURES / "cuda/gb10.json").read_text(encoding="utf-8"), "", 0.2)
+    return run_command(argv, timeout, environment, directory)
 
 
 @pytest.fixture
@@ -279,3 +273,20 @@ def healthy(_healthy: dict[str, t.Any]) -> t.Callable[..., dict[str, t.Any]]:
         return found
 
     return facts
+
+
+@pytest.fixture(scope="session")
+def healthy_pair(_healthy: dict[str, t.Any]) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
+    """The facts of two healthy Sparks on one cable, and a deployment for them. Not to be changed."""
+    nodes = {"spark-a": copy.deepcopy(_healthy), "spark-b": copy.deepcopy(_healthy)}
+    deployment = {
+        "engine": {"name": "sglang", "python": "3.12", "minimum_driver": "580.95"},
+        "memory": {"minimum_total_bytes": 110 * 1024**3, "minimum_available_bytes": 90 * 1024**3},
+        "ports": {"api": 8000},
+        "disk_needed_bytes": {"/var/lib/tandem": 10**11},
+        "nodes": [
+            {"name": name, "links": [{"interface": "enp1s0f0np0", "address": f"192.168.100.{number}/24"}]}
+            for name, number in (("spark-a", 10), ("spark-b", 11))
+        ],
+    }
+    return nodes, deployment

@@ -8,6 +8,7 @@ import copy
 import json
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.tandem.spark.plugins.plugin_utils import _deployment, _recipe
 from hypothesis import settings
@@ -39,6 +40,28 @@ def run_module(capsys):
         return json.loads(capsys.readouterr().out)
 
     return run
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """Answer external commands from a table ``{beginning of the command: (status, output, errors) or a function}``.
+
+    Returns the table; what was run is in its entry ``ran``. A command that the table does not know fails the test.
+    """
+    table = {"ran": []}
+
+    def run_command(_module, arguments, **options):
+        words = [str(word) for word in arguments]
+        table["ran"].append(words)
+        line = " ".join(words)
+        for beginning in sorted((key for key in table if key != "ran"), key=len, reverse=True):
+            if line.startswith(beginning):
+                answer = table[beginning]
+                return answer(words, options) if callable(answer) else answer
+        raise AssertionError(f"no answer for the command {line}")
+
+    monkeypatch.setattr(AnsibleModule, "run_command", run_command)
+    return table
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 
 import pytest
@@ -84,7 +85,8 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["type", "path", "size", "oid", "lfs", "Data", "Files", "Path", "Size", "Type", "Sha256"]), inner
+            st.sampled_from(["type", "path", "size", "oid", "lfs", "Data", "Files", "Path", "Size", "Type", "Sha256"]),
+            inner,
         )
     ),
     max_leaves=10,
@@ -93,10 +95,8 @@ JSON = st.recursive(
 
 @given(st.sampled_from(["huggingface", "modelscope"]), JSON)
 def test_only_hub_errors_for_anything(source, answer):
-    try:
+    with contextlib.suppress(_hub.HubError):
         assert _hub.parse_listing(source, answer)
-    except _hub.HubError:
-        pass
 
 
 def test_listing_urls():
@@ -141,7 +141,11 @@ def test_c27_an_empty_download_is_called_empty():
 
 
 def test_mismatches():
-    lfs, blob, bare = _hub.HubFile("a", 5, SHA, None), _hub.HubFile("b", 5, None, "1" * 40), _hub.HubFile("c", 0, None, None)
+    lfs, blob, bare = (
+        _hub.HubFile("a", 5, SHA, None),
+        _hub.HubFile("b", 5, None, "1" * 40),
+        _hub.HubFile("c", 0, None, None),
+    )
     assert _hub.mismatch(lfs, 5, SHA, str) is None
     assert "4 bytes" in _hub.mismatch(lfs, 4, SHA, str)
     text = _hub.mismatch(lfs, 5, "d" * 64, str)

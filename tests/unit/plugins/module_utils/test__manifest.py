@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -97,10 +98,8 @@ JSON = st.recursive(
 @given(JSON)
 @example({"files": [{"path": "\ud800", "sha256": "0" * 64, "size": 1}], "model": {}})
 def test_only_manifest_errors_for_anything(data):
-    try:
+    with contextlib.suppress(_manifest.ManifestError):
         _manifest.load(json.dumps(data), "here")
-    except _manifest.ManifestError:
-        pass
 
 
 def test_a_directory_that_agrees(tmp_path):

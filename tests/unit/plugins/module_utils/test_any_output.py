@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-from __future__ import annotations
-
 """Whatever a tool or a kernel file prints: no parser raises, and nothing that was not told becomes 0 or false."""
+
+from __future__ import annotations
 
 import json
 import pathlib
@@ -151,8 +151,7 @@ PARSERS = [
 @settings(max_examples=40, deadline=None)
 @given(content=contents)
 def test_no_parser_raises(parser, content):
-    if parser is pci_address or content is not None or parser not in (_fabric.mentions,):
-        json.dumps(parser(content), default=str)
+    json.dumps(parser(content), default=str)
 
 
 @settings(max_examples=150, deadline=None)

@@ -147,6 +147,30 @@ def test_the_cuda_library_of_the_lab_is_a_spark(capsys, spark, tmp_path):
     assert found["driver"]["cuda"] == "13.0"
 
 
+def test_the_nvidia_smi_of_the_lab_is_a_spark(capsys, spark):
+    standin = STANDINS / "nvidia_smi.py"
+    if not standin.exists() or not os.path.exists("/usr/bin/python3"):
+        pytest.skip("the lab's stand-in is not here")
+    for name, content in (("driver_version", "580.142"), ("gpu", "present"), ("compute_apps", "4711, sglang, 512")):
+        spark.write(f"/etc/tandem-lab/{name}", content + "\n")
+    spark.tool("nvidia-smi", f"TANDEM_STANDIN_ROOT='{spark.root}' exec /usr/bin/python3 -I '{standin}' \"$@\"")
+    found = run(capsys, spark)
+    device = found["devices"][0]
+    assert found["probe"] == "ok" and found["count"] == 1 and found["disagreements"] == []
+    assert device["name"] == "NVIDIA GB10" and device["compute_capability"] == "12.1"
+    assert device["memory_unified"] is True and device["memory_used_bytes"] is None
+    assert [(p["name"], p["used_memory_bytes"]) for p in found["compute_processes"]] == [("sglang", 512 * 1024**2)]
+    spark.write("/etc/tandem-lab/driver_version", "580.173.02\n")  # replaced on the disk, not loaded
+    status = spark.path("/var/lib/dpkg/status")
+    status.write_text(status.read_text().replace("580.142", "580.173.02"))
+    for library in ("libnvidia-ml.so", "libcuda.so"):
+        spark.link(f"/usr/lib/aarch64-linux-gnu/{library}.1", f"{library}.580.173.02")
+    found = run(capsys, spark)
+    assert found["probe"] == "version_mismatch" and found["driver"]["loaded"] == "580.142"
+    assert found["disagreements"] == []
+    assert found["driver"]["installed"] == "580.173.02" and found["driver"]["reboot_required"] is True
+
+
 def test_a_driver_that_hangs_takes_only_the_child(capsys, spark, tmp_path):
     source = """#include <unistd.h>
 int cuDriverGetVersion(int *v) { *v = 13000; return 0; }

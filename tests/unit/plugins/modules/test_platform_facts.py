@@ -43,7 +43,7 @@ def test_a_healthy_spark(run, spark):
     assert (
         "zlib1g" not in found["packages"]["installed"] and "libnvidia-compute-535" not in found["packages"]["installed"]
     )
-    assert found["nccl"] == {"version": "2.30.7", "source": "package libnccl2"}
+    assert found["nccl"] == {"installed": True, "version": "2.30.7", "source": "package libnccl2"}
     assert found["glibc"] == "2.39" and found["container_toolkit"] == "1.19.0"
     assert found["time"]["synchronised"] is True and found["time"]["source"] == "chronyc tracking"
     assert abs(found["time"]["epoch_seconds"] - time.time()) < 60

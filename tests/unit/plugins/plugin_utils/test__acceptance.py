@@ -63,7 +63,20 @@ def test_c54_answers_that_pass(content):
 
 @pytest.mark.parametrize(
     "content",
-    ["3910", "1391", "391.5", "3.391", "-391", "\u2212391", "1,391", "391,000", "0391", "381", "three hundred", "3 9 1"],
+    [
+        "3910",
+        "1391",
+        "391.5",
+        "3.391",
+        "-391",
+        "\u2212391",
+        "1,391",
+        "391,000",
+        "0391",
+        "381",
+        "three hundred",
+        "3 9 1",
+    ],
 )
 def test_c54_another_number_is_no_answer(content):
     verdict = _acceptance.judge_chat(chat(content=content), "391")
@@ -232,7 +245,11 @@ UP = {"active": True, "running": "d", "wanted": "d"}
 
 def test_c44_ready_means_every_rank():
     assert _acceptance.judge_ready(Reply(200, ""), {"spark-a": UP, "spark-b": UP}).ok
-    for worker in ({}, {"active": False, "unit": {"ActiveState": "failed"}}, {"active": True, "running": "x", "wanted": "d"}):
+    for worker in (
+        {},
+        {"active": False, "unit": {"ActiveState": "failed"}},
+        {"active": True, "running": "x", "wanted": "d"},
+    ):
         verdict = _acceptance.judge_ready(Reply(200, ""), {"spark-a": UP, "spark-b": worker})
         assert not verdict.ok and verdict.detail.startswith("spark-b")
     assert not _acceptance.judge_ready(Reply(200, ""), {}).ok
@@ -270,7 +287,19 @@ JSON = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["choices", "message", "content", "tool_calls", "function", "name", "arguments", "delta", "usage", "data", "id"]
+                [
+                    "choices",
+                    "message",
+                    "content",
+                    "tool_calls",
+                    "function",
+                    "name",
+                    "arguments",
+                    "delta",
+                    "usage",
+                    "data",
+                    "id",
+                ]
             ),
             inner,
             max_size=4,

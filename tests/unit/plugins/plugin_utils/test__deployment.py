@@ -24,9 +24,7 @@ def test_a_pair(pair):
     head, worker = pair["nodes"]
     assert (head["rank"], head["fabric_ip"], head["source_ip"]) == (0, "192.168.100.10", None)
     assert (worker["rank"], worker["fabric_ip"], worker["source_ip"]) == (1, "192.168.100.11", "192.168.100.10")
-    assert worker["links"][1]["peers"] == [
-        {"node": "spark-a", "interface": "enP2p1s0f0np0", "ip": "192.168.101.10"}
-    ]
+    assert worker["links"][1]["peers"] == [{"node": "spark-a", "interface": "enP2p1s0f0np0", "ip": "192.168.101.10"}]
     assert pair["model"]["path"] == "/var/lib/tandem/models/Model-a5d248fcca98"
     assert pair["disk_needed_bytes"] == {"/var/lib/tandem": 1100}
 

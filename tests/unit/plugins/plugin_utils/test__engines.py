@@ -32,7 +32,9 @@ def test_names_that_are_no_flags(name):
         _common.flags({name: 1})
 
 
-@given(st.dictionaries(st.text(max_size=8), st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4)))
+@given(
+    st.dictionaries(st.text(max_size=8), st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4))
+)
 def test_only_argument_errors_for_anything(arguments):
     try:
         words = _common.flags(arguments)

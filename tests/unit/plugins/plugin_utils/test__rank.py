@@ -113,9 +113,9 @@ def test_c40_both_ranks_meet_on_the_fabric(pair):
 
 
 def test_c51_the_key_stands_nowhere_and_its_digest_with_the_head_only(pair):
-    for entry in [*_rank.files(pair, "spark-a", FABRIC, KEY, "tandem"), *_rank.files(pair, "spark-b", FABRIC, KEY, "t")]:
-        assert KEY not in json.dumps(entry)
     head, worker = rank(pair, "spark-a"), rank(pair, "spark-b")
+    for entry in [*_rank.files(pair, head, "tandem"), *_rank.files(pair, worker, "tandem")]:
+        assert KEY not in json.dumps(entry)
     assert head["key_sha256"] == hashlib.sha256(KEY.encode()).hexdigest()
     assert head["key"] == {"config_flag": "--config", "config_key": "api-key"}
     assert "--api-key" not in head["argv"]
@@ -124,7 +124,8 @@ def test_c51_the_key_stands_nowhere_and_its_digest_with_the_head_only(pair):
 
 def test_a_new_key_is_another_configuration_of_the_head_only(pair):
     digests = [
-        [_rank.wanted_digest(pair, name, FABRIC, key) for key in (KEY, KEY + "2")] for name in ("spark-a", "spark-b")
+        [_rank.digest(_rank.specification(pair, name, FABRIC, key)) for key in (KEY, KEY + "2")]
+        for name in ("spark-a", "spark-b")
     ]
     assert digests[0][0] != digests[0][1] and digests[1][0] == digests[1][1]
 
@@ -140,16 +141,33 @@ def test_the_environment_of_the_recipe_and_of_the_rank(build, make_recipe, pair_
 
 
 def test_the_digest_is_that_of_the_file(pair):
-    entries = {entry["path"]: entry for entry in _rank.files(pair, "spark-b", FABRIC, KEY, "tandem")}
+    entries = {entry["path"]: entry for entry in _rank.files(pair, rank(pair, "spark-b"), "tandem")}
     text = next(entry["content"] for path, entry in entries.items() if path.endswith("/rank.json"))
-    assert _rank.wanted_digest(pair, "spark-b", FABRIC, KEY) == hashlib.sha256(text.encode()).hexdigest()
+    assert _rank.digest(rank(pair, "spark-b")) == hashlib.sha256(text.encode()).hexdigest()
     assert json.loads(text)["deployment"] == pair["digest"]
 
 
+def test_another_unit_or_launcher_is_another_configuration(pair):
+    digests = {
+        _rank.digest(_rank.specification(pair, "spark-b", FABRIC, KEY, parts))
+        for parts in (
+            {},
+            {"unit": "a", "launcher": "b"},
+            {"unit": "b", "launcher": "a"},
+            {"unit": "a", "launcher": "c"},
+        )
+    }
+    assert len(digests) == 4
+    one = _rank.specification(pair, "spark-b", FABRIC, KEY, {"launcher": "b", "unit": "a"})
+    assert _rank.digest(one) == _rank.digest(
+        _rank.specification(pair, "spark-b", FABRIC, KEY, {"unit": "a", "launcher": "b"})
+    )
+
+
 def test_the_pointer_is_switched_last(pair):
-    entries = _rank.files(pair, "spark-a", FABRIC, KEY, "tandem")
+    entries = _rank.files(pair, rank(pair, "spark-a"), "tandem")
     assert entries[-1] == {"path": "/var/lib/tandem/current", "state": "link", "target": entries[0]["path"]}
-    assert entries[0]["path"].endswith(f"small-{pair['digest'][:12]}")
+    assert entries[0]["path"].endswith(f"small-{_rank.digest(rank(pair, 'spark-a'))[:12]}")
 
 
 def test_rdma_devices():

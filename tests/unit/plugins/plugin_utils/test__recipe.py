@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import string
 
 import pytest
@@ -131,7 +132,9 @@ def test_the_users_directory_wins(tmp_path, make_recipe):
 
 def test_dates_stay_text(tmp_path, make_recipe):
     data = make_recipe(
-        acceptance=[{"check": "tool_call", "name": "n", "prompt": "p", "tool": {"name": "t"}, "arguments": {"day": "D"}}]
+        acceptance=[
+            {"check": "tool_call", "name": "n", "prompt": "p", "tool": {"name": "t"}, "arguments": {"day": "D"}}
+        ]
     )
     (tmp_path / "small.yml").write_text(yaml.safe_dump(data).replace("day: D", "day: 2026-01-31"))
     assert _recipe.load("small", [str(tmp_path)])["acceptance"][0]["arguments"] == {"day": "2026-01-31"}
@@ -216,7 +219,5 @@ def test_only_recipe_errors_for_one_wrong_value(key, value):
         "acceptance": [{"check": "ready", "name": "r"}],
         key: value,
     }
-    try:
+    with contextlib.suppress(_recipe.RecipeError):
         assert isinstance(_recipe.validate(data, "here")["nodes"], int)
-    except _recipe.RecipeError:
-        pass

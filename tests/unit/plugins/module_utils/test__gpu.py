@@ -249,3 +249,14 @@ def test_pci_addresses_with_short_and_long_domain():
 )
 def test_unit_of_a_process(content, unit):
     assert _gpu.unit_of(content) == unit
+
+
+def test_c06_the_library_version_in_the_message_is_cut_after_two_numbers():
+    mismatch = Outcome(
+        "failed", 18, "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.173\n"
+    )
+    alone = _gpu.assemble(_gpu.Sources(query=mismatch, module="580.142"))
+    assert alone["driver"]["installed"] == "580.173" and alone["driver"]["reboot_required"] is True
+    packages = {"libnvidia-compute-580": {"version": "580.173.02-0ubuntu1"}}
+    found = _gpu.assemble(_gpu.Sources(query=mismatch, module="580.142", packages=packages))
+    assert found["driver"]["installed"] == "580.173.02" and found["disagreements"] == []

@@ -1,0 +1,96 @@
+# Copyright (c) 2026, The tandem.spark contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import types
+
+import pytest
+import yaml
+from ansible_collections.tandem.spark.plugins.action import deployment
+
+
+@pytest.fixture
+def deploy(tmp_path, make_recipe, monkeypatch, pair_links):
+    """Run the action on a pair; *change* alters the host variables before."""
+
+    def run(change=None, recipe=None, groups=None, **options):
+        (tmp_path / "small.yml").write_text(yaml.safe_dump(recipe or make_recipe()))
+        hostvars = {
+            name: {
+                "ansible_host": f"192.0.2.{number}",
+                "tandem_links": [{"interface": i, "address": a} for i, a in pair_links[name]],
+            }
+            for number, name in enumerate(pair_links, 11)
+        }
+        if change:
+            change(hostvars)
+        action = object.__new__(deployment.ActionModule)
+        arguments = {"recipe": "small", "recipe_paths": [str(tmp_path)], **options}
+        action._task = types.SimpleNamespace(args=arguments, action="tandem.spark.deployment", async_val=0)
+        monkeypatch.setattr(deployment.ActionBase, "run", lambda *_arguments, **_options: {})
+        variables = {"hostvars": hostvars, "groups": {"spark": list(hostvars)} if groups is None else groups}
+        return action.run(None, {**variables, "inventory_hostname": "spark-b"})
+
+    (tmp_path / "x.lock").write_text("a==1\n")
+    return run
+
+
+def test_a_deployment(deploy, tmp_path):
+    result = deploy()
+    found = result["ansible_facts"]["tandem_deployment"]
+    assert result["changed"] is False and found["head"] == "spark-a"
+    assert found["engine"]["lock"] == str(tmp_path / "x.lock")
+    assert found["engine"]["release"].startswith("sglang-0.5.23-") and len(found["engine"]["lock_sha256"]) == 64
+    json.dumps(result)
+
+
+def test_the_place_of_the_lock_is_not_part_of_the_digest(deploy, tmp_path):
+    first = deploy()["ansible_facts"]["tandem_deployment"]["digest"]
+    (tmp_path / "x.lock").write_text("a==2\n")
+    assert deploy()["ansible_facts"]["tandem_deployment"]["digest"] != first
+
+
+def test_c10_every_problem_in_one_message_and_nothing_was_changed(deploy):
+    def change(hostvars):
+        hostvars["spark-a"]["tandem_recpie"] = "x"
+        hostvars["spark-b"]["tandem_links"][0]["address"] = "192.168.100.10/24"
+
+    result = deploy(change, revision="main")
+    assert result["failed"] and result["msg"].count("\n- ") == 3
+    assert "3 problems" in result["msg"] and "nothing was changed" in result["msg"]
+    for text in ("tandem_recpie", "did you mean tandem_recipe?", "192.168.100.10", "spark-a", "spark-b", "main"):
+        assert text in result["msg"]
+
+
+def test_a_misspelt_variable_is_said_although_the_recipe_is_not_there(deploy):
+    result = deploy(lambda hostvars: hostvars["spark-a"].update(tandem_recpie="small"), recipe_paths=[], recipe="")
+    assert result["failed"] and "tandem_recpie" in result["msg"] and "ling-3.0-flash-fp8" in result["msg"]
+
+
+@pytest.mark.parametrize("groups", [{}, {"spark": []}, {"sparks": ["spark-a"]}])
+def test_no_nodes(deploy, groups):
+    result = deploy(groups=groups)
+    assert result["failed"] and "spark" in result["msg"] and "hosts:" in result["msg"]
+
+
+def test_no_lock(deploy, tmp_path):
+    (tmp_path / "x.lock").unlink()
+    result = deploy()
+    assert result["failed"] and str(tmp_path / "x.lock") in result["msg"]
+    (tmp_path / "x.lock").mkdir()
+    assert deploy()["failed"]
+
+
+def test_empty_options_are_absent(deploy):
+    result = deploy(api_address="", revision="", root="/srv/tandem/")
+    found = result["ansible_facts"]["tandem_deployment"]
+    assert found["api"]["address"] == "192.0.2.11" and found["root"] == "/srv/tandem"
+    assert deploy(api_address="127.0.0.1")["ansible_facts"]["tandem_deployment"]["api"]["address"] == "127.0.0.1"
+
+
+def test_an_engine_that_this_release_cannot_launch(deploy, make_recipe):
+    result = deploy(recipe=make_recipe(engine__name="vllm", engine__lock=""))
+    assert result["failed"] and "vllm" in result["msg"] and "sglang" in result["msg"]

@@ -1,0 +1,77 @@
+# Copyright (c) 2026, The tandem.spark contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.tandem.spark.plugins.modules import fabric_probe
+
+SUMMARY = (
+    "3 packets transmitted, {} received, 0% packet loss, time 401ms\nrtt min/avg/max/mdev = 0.03/0.04/0.05/0.01 ms\n"
+)
+
+
+def links(mtu=9000):
+    return [
+        {"interface": rail, "mtu": mtu, "peers": [{"node": "spark-b", "interface": rail, "ip": f"192.168.{n}.11"}]}
+        for n, rail in ((100, "enp1s0f0np0"), (101, "enP2p1s0f0np0"))
+    ]
+
+
+@pytest.fixture
+def probe(run_module, monkeypatch, tmp_path):
+    """*large* and *small* say how many pings of that size come back from an address."""
+    (tmp_path / "ping").write_text("#!/bin/sh\n")
+    (tmp_path / "ping").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    asked = []
+
+    def run(large, small=lambda _ip: 3, **options):
+        def ping(command):
+            asked.append(command)
+            size, ip = int(command[command.index("-s") + 1]), command[-1]
+            count = (small if size == 56 else large)(ip)
+            return "ping: sendmsg: No buffer space available" if count is None else SUMMARY.format(count)
+
+        monkeypatch.setattr(fabric_probe, "ping", ping)
+        return run_module(fabric_probe, {"node": "spark-a", "links": links(), **options})
+
+    run.asked = asked
+    return run
+
+
+def test_c14_all_rails_pass(probe):
+    result = probe(lambda _ip: 3)
+    assert result["changed"] is False and [proof["verdict"] for proof in result["proofs"]] == ["ok", "ok"]
+    assert all(proof["payload_bytes"] == 8972 and proof["mean_ms"] == 0.04 for proof in result["proofs"])
+    assert len(probe.asked) == 2
+
+
+@pytest.mark.parametrize("lost", [0, None], ids=["silence", "ENOBUFS"])
+def test_c14_small_pings_pass_and_large_ones_do_not(probe, lost):
+    result = probe(lambda ip: lost if ip.startswith("192.168.101") else 3)
+    assert result["failed"] and [proof["verdict"] for proof in result["proofs"]] == ["ok", "mtu"]
+    assert all(w in result["msg"] for w in ("spark-a", "spark-b", "enP2p1s0f0np0", "192.168.101.11", "8972", "9000"))
+    assert "enp1s0f0np0" not in result["msg"]
+
+
+def test_a_dead_rail(probe):
+    result = probe(lambda _ip: 0, lambda _ip: 0)
+    assert result["failed"] and result["msg"].count("no reply") == 2 and "cable" in result["msg"]
+
+
+def test_c14_payload_follows_the_mtu(probe):
+    assert probe(lambda _ip: 3, links=links(4200))["proofs"][0]["payload_bytes"] == 4172
+
+
+def test_no_ping_and_no_links(probe, monkeypatch, tmp_path):
+    assert probe(lambda _ip: 3, links=[])["proofs"] == []
+    (tmp_path / "ping").unlink()
+    monkeypatch.setattr("ansible.module_utils.common.process.os.path.exists", lambda _path: False)
+    result = probe(lambda _ip: 3)
+    assert result["failed"] and "spark-a" in result["msg"] and "iputils-ping" in result["msg"]
+
+
+def test_the_program_runs_in_plain_english():
+    assert fabric_probe.ping(["/bin/sh", "-c", "echo $LC_ALL; echo err >&2; exit 1"]) == "C\nerr\n"
