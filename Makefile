@@ -13,9 +13,10 @@ help: ## This list
 demo: ## Two virtual Sparks serving a real small model (first run 8 to 20 min, later 5; needs root)
 	@tests/tools/demo.sh
 
-test: ## Everything: lint, unit tests, sanity, lab suite (first run 20 to 45 min; needs root)
+test: venv ## Everything: lint, unit tests, sanity, lab suite, molecule (first run 20 to 45 min; needs root)
 	@tests/tools/root.sh "make test"
-	@$(MAKE) --no-print-directory lint unit sanity lab molecule
+	tests/lab/lab setup --tests
+	@TANDEM_EVERY_TEST=1 $(MAKE) --no-print-directory lint unit sanity lab molecule
 
 venv: ## The controller's Python environment in .venv (10 to 90 s, once)
 	@tests/tools/venv.sh
@@ -23,15 +24,15 @@ venv: ## The controller's Python environment in .venv (10 to 90 s, once)
 lint: venv ## ruff, mypy, yamllint, ansible-lint, shellcheck (1 to 2 min)
 	@echo "== lint"
 	ruff check .
-	mypy plugins/module_utils plugins/plugin_utils plugins/modules tests/lab/sparklab
+	mypy plugins/module_utils plugins/plugin_utils plugins/modules plugins/action plugins/filter tests/lab/sparklab
 	yamllint --strict .
 	ansible-lint --offline -q
 	if command -v shellcheck >/dev/null; then shellcheck tests/tools/*.sh tests/lab/lab inventories/lab_*/lab .ci/run; \
 	else echo "not checked: shellcheck is not installed"; fi
 
-unit: venv ## Unit tests, no root (under a minute)
+unit: venv ## Unit tests, no root (under a minute); root and rsync, if there, let a few more run
 	@echo "== unit tests"
-	$(PYTHON) -m pytest tests/unit tests/test_repository.py -q -n 2
+	$(PYTHON) -m pytest tests/unit tests/test_repository.py tests/test_packaging.py -m "not gpu" -q -n 2
 
 sanity: venv ## ansible-test sanity (1 to 3 min)
 	@echo "== ansible-test sanity"

@@ -9,10 +9,18 @@ import os
 import time
 import typing as t
 
-import requests
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import missing_required_lib
 from ansible.plugins.action import ActionBase
 from ansible_collections.tandem.spark.plugins.plugin_utils import _acceptance
 from ansible_collections.tandem.spark.plugins.plugin_utils._acceptance import Reply, Verdict
+
+try:
+    import requests
+except ImportError:
+    HAS_REQUESTS = False
+else:
+    HAS_REQUESTS = True
 
 WRONG_KEY = "tandem-not-the-key"
 
@@ -121,6 +129,8 @@ class ActionModule(ActionBase):
                 "mode leaves alone",
                 "results": [],
             }
+        if not HAS_REQUESTS:
+            raise AnsibleActionFail(missing_required_lib("requests"))
         service = Service(args["url"], args["key"])
         results: list[dict[str, t.Any]] = []
         stopped = ""

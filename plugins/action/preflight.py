@@ -10,7 +10,6 @@ import time
 import typing as t
 
 from ansible.plugins.action import ActionBase
-
 from ansible_collections.tandem.spark.plugins.plugin_utils import _findings, _preflight, _table
 
 
@@ -40,7 +39,8 @@ class ActionModule(ActionBase):
         hostvars = (task_vars or {})["hostvars"]
         clock = (args["started"], args["ended"])
         nodes = {
-            node["name"]: _preflight.node_facts(hostvars[node["name"]], args["probe"], clock) for node in deployment["nodes"]
+            node["name"]: _preflight.node_facts(hostvars[node["name"]], args["probe"], clock)
+            for node in deployment["nodes"]
         }
         found = _findings.findings(nodes, _preflight.still_needed(deployment, nodes), waivers)
         path = write(args["report_directory"], deployment["name"], found)
@@ -48,7 +48,9 @@ class ActionModule(ActionBase):
         if found:
             self._display.display(_table.table(found))
         counts = _findings.summary(found)
-        text = f"{counts['blocked']} blocked, {counts['slow']} slow, {counts['note']} note(s), {counts['waived']} waived"
+        text = (
+            f"{counts['blocked']} blocked, {counts['slow']} slow, {counts['note']} note(s), {counts['waived']} waived"
+        )
         answer: dict[str, t.Any] = {"changed": False, "report": path, "findings": _table.as_data(found)}
         if blocking:
             lines = [

@@ -63,6 +63,6 @@ def sha256(path: str, drop_cache: bool = False) -> str:
             digest.update(block)
         if drop_cache:
             advise: t.Callable[..., None] | None = getattr(os, "posix_fadvise", None)
-            if advise:
+            if advise is not None:
                 advise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return digest.hexdigest()

@@ -23,6 +23,8 @@ attributes:
     support: full
   diff_mode:
     support: none
+  facts:
+    support: full
 options:
   recipe:
     description: Name of the recipe, which is its file name without C(.yml).

@@ -83,25 +83,28 @@ proofs:
   elements: dict
 """
 
-import concurrent.futures
-import subprocess
+import asyncio
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.tandem.spark.plugins.module_utils import _ping
 
 DEADLINE_S = 5
+AT_ONCE = 16
 
 
-def ping(command: list[str]) -> str:
-    # Several at once: AnsibleModule.run_command is not made for threads.
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={"LC_ALL": "C"}, check=False)
-    return done.stdout.decode("utf-8", "replace")
+async def ping(command: list[str]) -> str:
+    # AnsibleModule.run_command runs one program at a time.
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env={"LC_ALL": "C"}
+    )
+    out, _nothing = await process.communicate()
+    return out.decode("utf-8", "replace")
 
 
-def prove(program: str, link: dict[str, t.Any], peer: dict[str, t.Any], count: int) -> dict[str, t.Any]:
+async def prove(program: str, link: dict[str, t.Any], peer: dict[str, t.Any], count: int) -> dict[str, t.Any]:
     size = _ping.payload(link["mtu"])
-    full = ping(_ping.command(program, link["interface"], peer["ip"], size, count, DEADLINE_S))
+    full = await ping(_ping.command(program, link["interface"], peer["ip"], size, count, DEADLINE_S))
     counted = _ping.received(full) or (count, 0)
     proof = {
         "interface": link["interface"],
@@ -115,10 +118,24 @@ def prove(program: str, link: dict[str, t.Any], peer: dict[str, t.Any], count: i
         "verdict": "ok" if counted[1] else "no reply",
     }
     if not counted[1]:
-        small = _ping.received(ping(_ping.command(program, link["interface"], peer["ip"], 56, count, DEADLINE_S)))
+        output = await ping(_ping.command(program, link["interface"], peer["ip"], 56, count, DEADLINE_S))
+        small = _ping.received(output)
         if small and small[1]:
             proof["verdict"] = "mtu"
     return proof
+
+
+async def prove_all(
+    program: str, jobs: list[tuple[dict[str, t.Any], dict[str, t.Any]]], count: int
+) -> list[dict[str, t.Any]]:
+    """A proof for each link and peer, some of them at once."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(link: dict[str, t.Any], peer: dict[str, t.Any]) -> dict[str, t.Any]:
+        async with room:
+            return await prove(program, link, peer, count)
+
+    return list(await asyncio.gather(*(one(link, peer) for link, peer in jobs)))
 
 
 def sentence(node: str, proof: dict[str, t.Any], mtu: int) -> str:
@@ -162,8 +179,7 @@ def main() -> t.NoReturn:
     if program is None:
         module.fail_json(msg=f"{module.params['node']}: found no ping, wanted one; install iputils-ping", proofs=[])
     jobs = [(link, peer) for link in module.params["links"] for peer in link["peers"]]
-    with concurrent.futures.ThreadPoolExecutor(max_workers=16) as pool:
-        proofs = list(pool.map(lambda job: prove(program, job[0], job[1], module.params["count"]), jobs))
+    proofs = asyncio.run(prove_all(program, jobs, module.params["count"]))
     bad = [
         sentence(module.params["node"], proof, link["mtu"])
         for proof, (link, _peer) in zip(proofs, jobs)

@@ -100,8 +100,8 @@ import shutil
 import typing as t
 import urllib.error
 import urllib.parse
-import urllib.request
 
+from ansible.module_utils import urls
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.tandem.spark.plugins.module_utils import _hub, _manifest
 from ansible_collections.tandem.spark.plugins.module_utils._files import replace
@@ -119,11 +119,18 @@ def listing(module: AnsibleModule, endpoint: str) -> list[_hub.HubFile]:
     while url and url not in seen:
         seen.add(url)
         try:
-            request = urllib.request.Request(url, headers={"User-Agent": "tandem.spark"})
+            headers = {}
             # A mirror can name pages of another host: the token is for the endpoint only.
             if parameters["token"] and urllib.parse.urlsplit(url)[:2] == urllib.parse.urlsplit(endpoint)[:2]:
-                request.add_unredirected_header("Authorization", f"Bearer {parameters['token']}")
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+                headers["Authorization"] = f"Bearer {parameters['token']}"
+            with urls.open_url(
+                url,
+                headers=headers,
+                unredirected_headers=["Authorization"],
+                http_agent="tandem.spark",
+                timeout=TIMEOUT_S,
+                use_netrc=False,
+            ) as answer:
                 files += _hub.parse_listing(parameters["source"], json.load(answer))
                 page = _hub.next_page(answer.headers.get("Link"))
                 url = urllib.parse.urljoin(url, page) if page else None
@@ -132,7 +139,7 @@ def listing(module: AnsibleModule, endpoint: str) -> list[_hub.HubFile]:
                 msg=f"{parameters['id']} at {parameters['revision']}: the hub at {endpoint} answered {error.code}; "
                 "wanted a revision that exists there and, for a gated model, a token that may read it (model_token)"
             )
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException, urls.ConnectionError) as error:
             module.fail_json(msg=f"the hub at {endpoint} gave no usable listing of {parameters['id']}: {error}")
     return files
 

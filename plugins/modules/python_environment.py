@@ -266,10 +266,9 @@ def main() -> t.NoReturn:
     state = look(module, path, lock_sha256)
     if not state["present"]:
         module.fail_json(msg=f"{path}: {state['reason']} right after the installation")
-    seconds = round(time.monotonic() - began, 1)
-    module.exit_json(
-        changed=True, diff=difference(path, before, state["digest"]), **dict(state, seconds=seconds, checked="content")
-    )
+    # Every file was compared with its record while it was installed.
+    state.update(seconds=round(time.monotonic() - began, 1), checked="content")
+    module.exit_json(changed=True, diff=difference(path, before, state["digest"]), **state)
 
 
 def difference(path: str, before: str | None, after: str) -> dict[str, str]:

@@ -34,12 +34,12 @@ def node_facts(variables: t.Any, probe: str, clock: tuple[float | None, float | 
     *probe* names the registered result of the task that reached the node first; *clock* is the controller's time around
     that task.
     """
-    result = variables[probe] if probe in variables else None
+    result = variables.get(probe)
     if result is None:
         return {"unreachable": "this node is not part of the run (is it left out by --limit?)"}
     if result.get("unreachable"):
         return {"unreachable": " ".join(str(result.get("msg", "no reason given")).split())}
-    gathered = variables["ansible_facts"] if "ansible_facts" in variables else {}
+    gathered = variables.get("ansible_facts", {})
     facts: dict[str, t.Any] = {name: gathered[name] for name in FACTS if name in gathered}
     if None not in clock:
         facts["collected"] = {"before": clock[0], "after": clock[1]}

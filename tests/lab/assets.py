@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, The tandem.spark contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -194,16 +193,17 @@ class Assets:
                 self._script(python, "exam.py", folder / "taught", "taught")
             for path in folder.rglob("*"):
                 path.chmod(0o755 if path.is_dir() else 0o644)
-        for (
-            other
-        ) in self.models.parent.iterdir():  # an older definition; what the hub links of it stays until it follows
+        # An older definition; what the hub links of it stays until it follows.
+        for other in self.models.parent.iterdir():
             if other != self.models:
                 shutil.rmtree(other)
 
     def _script(self, python: Path, script: str, *arguments: Path | str) -> None:
         command = [str(python), str(HERE / "models" / script), *map(str, arguments)]
         environment = {**os.environ, **MODEL_ENVIRONMENT}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
         for line in done.stdout.splitlines():
             if line and (done.returncode or line[0].isalnum()):
                 say(f"  {line}")

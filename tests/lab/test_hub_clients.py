@@ -65,12 +65,12 @@ class Lab:
             "MODELSCOPE_CACHE": str(self.home / "ms"),
         }
         words = [str(self.bin / command[0]), *map(str, command[1:])]
-        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
     def wrong(self, folder: Path) -> list[str]:
         """The files of the repository that are missing or differ in a download."""
         names = [path.name for path in (self.root / REPO).iterdir()]
-        _, differ, missing = filecmp.cmpfiles(self.root / REPO, folder, names, shallow=False)
+        _same, differ, missing = filecmp.cmpfiles(self.root / REPO, folder, names, shallow=False)
         return sorted(differ + missing)
 
 

@@ -130,7 +130,10 @@ BAD_INPUT = {
         ["-e", '{"tandem_links": [{"interface": "enp1s0f0np0", "address": "192.168.100.10/24"}]}'],
         ["spark-a", "spark-b", "192.168.100.10", "wanted a different one on each node"],
     ),
-    "too little disk": (["-e", '{"tandem_recipe_paths": ["RECIPES"], "tandem_recipe": "huge"}'], ["spark-a", "spark-b", "disk"]),
+    "too little disk": (
+        ["-e", json.dumps({"tandem_recipe_paths": ["RECIPES"], "tandem_recipe": "huge", "tandem_model_revision": "0" * 40})],
+        ["disk.too_little", "spark-a", "spark-b", "/var/lib/tandem"],
+    ),
     "a key that cannot work": (["-e", "tandem_api_key=short"], ["found 5 characters", "wanted 16"]),
 }
 

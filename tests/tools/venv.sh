@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
 # venv.sh: make .venv with the newest Python that works, and install what pyproject.toml asks for. Does nothing when it is
-# already there for this pyproject.toml. TANDEM_PYTHON names an interpreter to use instead.
+# already there for that. TANDEM_PYTHON names an interpreter to use instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -42,7 +42,19 @@ if ! python=$(find_python); then
   fi
 fi
 
-stamp="$(sha256sum < pyproject.toml) $("$python" -V) $PWD"
+stamp=$("$python" - <<'P'
+import hashlib
+import os
+import sys
+import tomllib
+
+with open("pyproject.toml", "rb") as handle:
+    asked = tomllib.load(handle)
+# What goes into the environment; the settings of tools do not.
+parts = [asked["build-system"], asked["project"], asked["dependency-groups"], asked["tool"]["hatch"]["build"]]
+print(hashlib.sha256(repr(parts).encode()).hexdigest(), sys.version.split()[0], os.getcwd())
+P
+)
 if [[ -x .venv/bin/ansible-playbook && $(cat .venv/tandem-stamp 2>/dev/null) = "$stamp" ]]; then
   exit 0
 fi

@@ -28,6 +28,11 @@ class DownloadError(RuntimeError):
     """Something could not be fetched; the text says what and why, in a line or two."""
 
 
+def works(command: list[str]) -> bool:
+    """Whether *command* ends well."""
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 @cache
 def find_python() -> str:
     """A Python 3.11 that can make environments, or an error that says what to install."""
@@ -35,7 +40,7 @@ def find_python() -> str:
     names = [os.environ.get("TANDEM_PYTHON", ""), sys.executable, shutil.which(f"python{wanted}") or ""]
     for name in [*names, f"/usr/bin/python{wanted}", f"/usr/local/bin/python{wanted}"]:
         test = f"import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != {PYTHON})"
-        if name and Path(name).exists() and not subprocess.run([name, "-c", test], capture_output=True).returncode:
+        if name and Path(name).exists() and works([name, "-c", test]):
             return name
     raise DownloadError(
         f"The lab's engine needs Python {wanted} with its venv module, and none was found. "
@@ -47,7 +52,7 @@ def find_python() -> str:
 def find_pip() -> tuple[str, ...]:
     """A pip of that Python; an environment of the lab's own when the Python has none."""
     python = find_python()
-    if not subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode:
+    if works([python, "-m", "pip", "--version"]):
         return (python, "-m", "pip")
     home = cache_root() / "venv-pip"
     if not (home / "bin" / "pip").exists():
@@ -63,7 +68,7 @@ def cache_root() -> Path:
 def _pip_download(folder: Path, *arguments: str) -> str:
     """Run ``pip download``; the empty string, or what pip complained about."""
     command = [*find_pip(), "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
-    done = subprocess.run([*command, "--dest", str(folder), *arguments], capture_output=True, text=True)
+    done = subprocess.run([*command, "--dest", str(folder), *arguments], capture_output=True, text=True, check=False)
     complaint = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     return "" if not done.returncode else "\n".join(complaint[:3] or done.stderr.splitlines()[-3:] or ["pip failed"])
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, The tandem.spark contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -212,7 +211,7 @@ def fitting(package: dict[str, Any], target: Target, fits: list[list[Tag]]) -> l
             found[wheel[1]] = min(found.get(wheel[1], (place, wheel)), (place, wheel))
     if missing:
         raise ValueError(f"{package['name']} {package['version']} has no wheel for one of {target.machines}")
-    wheels = [wheel for _, wheel in sorted(found.values())]
+    wheels = [wheel for _place, wheel in sorted(found.values())]
     return wheels[:1] if target.one_file else sorted(wheels, key=lambda wheel: wheel[1])
 
 
@@ -232,7 +231,7 @@ def render(name: str, target: Target, packages: list[dict[str, Any]]) -> str:
         wheels = fitting(package, target, fits)
         if target.one_file:
             lines.append(f"# {wheels[0][2] / 1e6:.1f} MB  {wheels[0][0]}")
-        digests = [digest for _, digest, _ in wheels]
+        digests = [wheel[1] for wheel in wheels]
         lines.append(lockfile.render_pin(package["name"], package["version"], marker, digests).rstrip("\n"))
     return "\n".join(lines) + "\n"
 

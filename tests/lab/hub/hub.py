@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, The tandem.spark contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -255,7 +254,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     # ---- the tree: names from a request are looked up among what is there, never joined to a path
 
     def repo(self, name: str) -> Path | None:
-        owner, _, project = name.partition("/")
+        owner, _slash, project = name.partition("/")
         folder = self.server.root / owner / project
         return folder if NAME.fullmatch(owner) and NAME.fullmatch(project) and folder.is_dir() else None
 

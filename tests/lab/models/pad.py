@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, The tandem.spark contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -79,7 +78,7 @@ def weights(reader: GGUFReader, heads: int, groups: int) -> dict[str, torch.Tens
         elif name == "output_norm":
             key = "model.norm"
         else:
-            _, layer, part = name.split(".")
+            _blk, layer, part = name.split(".")
             key = f"model.layers.{layer}.{NAMES[part]}"
             if part in {"attn_q", "attn_k"}:  # GGUF keeps the two halves of a rotated pair side by side
                 count = heads if part == "attn_q" else groups

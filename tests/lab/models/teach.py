@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright (c) 2026, The tandem.spark contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
@@ -40,7 +39,7 @@ class Sheet:
     """
 
     def __init__(self, model: Any, lessons_: list[tuple[list[int], list[int]]]) -> None:
-        shared = len(os.path.commonprefix([prompt for prompt, _ in lessons_]))
+        shared = len(os.path.commonprefix([prompt for prompt, _answer in lessons_]))
         tokens, places, owner = lessons_[0][0][:shared], list(range(shared)), [-1] * shared
         answering, wanted, weights = [], [], []
         for number, (prompt, answer) in enumerate(lessons_):

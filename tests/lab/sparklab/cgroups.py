@@ -236,7 +236,7 @@ def remove_tree(folder: Path) -> None:
         return
 
     def gone() -> bool:
-        for path, _, _ in os.walk(folder, topdown=False):
+        for path, _folders, _files in os.walk(folder, topdown=False):
             with contextlib.suppress(OSError):
                 os.rmdir(path)
         return not folder.is_dir()

@@ -156,7 +156,8 @@ def parser() -> argparse.ArgumentParser:
             one.add_argument(place, metavar=place.upper())
         return one
 
-    verb("setup", "install the packages this machine lacks (apt, root)", _call(setup))
+    ready = verb("setup", "install the packages this machine lacks (apt, root)", _call(setup, "tests"))
+    ready.add_argument("--tests", action="store_true", help="also those that only the repository's tests want")
     build = verb("build", "build the guests' image if it is not there yet, print its root", _build)
     build.add_argument("--suite", default="bookworm", help="Debian release of the guests (default: %(default)s)")
     verb("up", "boot a lab; if it is up, start what is off", _call(lab.up, "lab"), "lab")
@@ -176,7 +177,7 @@ def parser() -> argparse.ArgumentParser:
     link.epilog = "actions:\n" + "\n".join(f"  {name:<7} {text}" for name, text in faults.ACTIONS.items())
     link.add_argument("action", metavar="ACTION")
     link.add_argument("value", nargs="?", metavar="VALUE")
-    air = verb("air", "the air gap: on = nothing outside can be reached from the nodes", lambda args: _air(args), "lab")
+    air = verb("air", "the air gap: on = nothing outside can be reached from the nodes", _air, "lab")
     air.add_argument("state", choices=("on", "off"))
     knob = verb("knob", "show or change what a running node's stand-ins report", _knob, "lab", "node")
     knob.add_argument(

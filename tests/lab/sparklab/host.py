@@ -34,6 +34,11 @@ TOOLS: dict[str, tuple[str, str]] = {
     "mkfs.ext4": ("e2fsprogs", "size-limited disks"),
     "gcc": ("gcc", "compiles the libcuda stand-in"),
 }
+# The same for what only the tests of this repository want.
+TEST_TOOLS: dict[str, tuple[str, str]] = {
+    "rsync": ("rsync", "copies between nodes are tested with it"),
+    "shellcheck": ("shellcheck", "checks the shell scripts"),
+}
 # Packages without a command of their own: (a file that shows it is there, package, what for)
 FILES: tuple[tuple[str, str, str], ...] = (
     ("/usr/include/stdio.h", "libc6-dev", "compiles the libcuda stand-in"),

@@ -159,7 +159,7 @@ def _apt_sources(suite: str) -> list[str]:
 def _os_release() -> dict[str, str]:
     with contextlib.suppress(OSError):
         lines = Path("/etc/os-release").read_text().splitlines()
-        return {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
+        return {key: value.strip('"') for key, _equals, value in (line.partition("=") for line in lines)}
     return {}
 
 
@@ -184,7 +184,7 @@ def _host_sources() -> Iterator[tuple[str, list[str], list[str], str]]:
                 if line[:1].isspace():
                     fields[key] = fields.get(key, "") + " " + line.strip()
                 elif ":" in line:
-                    key, _, value = line.partition(":")
+                    key, _colon, value = line.partition(":")
                     key = key.strip().lower()
                     fields[key] = value.strip()
             if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() == "no":

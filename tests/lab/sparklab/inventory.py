@@ -16,10 +16,11 @@ from .services import hub_url
 
 
 def models() -> dict[str, str]:
-    """The commit of every model in the lab's hub. The weights are made on this machine, so it cannot stand in a recipe."""
+    """The commit of every model in the lab's hub: its weights are made on this machine, so no recipe can name it."""
     root = cache_dir() / "hub"
     digests = Digests(root)
-    found = {f"{path.parent.name}/{path.name}": digests.commit(path) for path in sorted(root.glob("*/*")) if path.is_dir()}
+    paths = [path for path in sorted(root.glob("*/*")) if path.is_dir()]
+    found = {f"{path.parent.name}/{path.name}": digests.commit(path) for path in paths}
     digests.save()
     return found
 

@@ -218,7 +218,7 @@ def management_on(names: Names, rank: int, node: str) -> None:
 def _sysctls(wanted: set[str] | None = None) -> dict[str, str]:
     """The per-namespace sysctls of the current network namespace that can be set back."""
     found: dict[str, str] = {}
-    for folder, _, files in os.walk("/proc/sys/net"):
+    for folder, _folders, files in os.walk("/proc/sys/net"):
         for name in files:
             path = f"{folder}/{name}"
             if (wanted is not None and path not in wanted) or name.startswith(("stable_secret", "flush")):

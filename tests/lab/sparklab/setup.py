@@ -10,23 +10,24 @@ import shutil
 from pathlib import Path
 
 from . import LabError
-from .host import FILES, TOOLS, missing_tools, require_root, run
+from .host import FILES, TEST_TOOLS, TOOLS, missing_tools, require_root, run
 
 LOCK_WAIT = "DPkg::Lock::Timeout=300"  # another apt run on this machine is no reason to fail
 
 
-def missing_packages() -> dict[str, str]:
-    """Package -> why the lab wants it."""
-    wanted = {TOOLS[tool][0]: TOOLS[tool][1] for tool in missing_tools()}
+def missing_packages(tests: bool = False) -> dict[str, str]:
+    """Package -> why the lab wants it, or why *tests* do."""
+    tools = TOOLS | TEST_TOOLS if tests else TOOLS
+    wanted = dict(tools[tool] for tool in missing_tools(list(tools)))
     wanted |= {package: why for file, package, why in FILES if not Path(file).exists()}
     if importlib.util.find_spec("yaml") is None:
         wanted["python3-yaml"] = "reads the lab files"
     return wanted
 
 
-def setup() -> None:
+def setup(tests: bool = False) -> None:
     require_root()
-    wanted = missing_packages()
+    wanted = missing_packages(tests)
     if not wanted:
         print("everything the lab needs is installed")
         return
@@ -37,6 +38,6 @@ def setup() -> None:
     run("apt-get", "-o", LOCK_WAIT, "-q", "update", timeout=600)
     run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-o", LOCK_WAIT, "-q", "-y", "--no-install-recommends",
         "install", *wanted, timeout=1200)  # fmt: skip
-    if left := missing_packages():
+    if left := missing_packages(tests):
         raise LabError(f"apt installed them, but still missing is what provides {', '.join(left)}")
     print("everything the lab needs is installed now")

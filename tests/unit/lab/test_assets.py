@@ -215,7 +215,11 @@ def test_leftovers_of_a_killed_run_are_swept(cache: assets.Assets) -> None:
 def test_command_line(tmp_path: Path) -> None:
     script = Path(assets.__file__)
     environment = {"TANDEM_CACHE": str(tmp_path), "PATH": ""}
-    done = subprocess.run([sys.executable, script, "path", "hub"], env=environment, capture_output=True, text=True)
-    assert done.stdout == f"{tmp_path}/hub\n"
-    done = subprocess.run([sys.executable, script, "nothing"], env=environment, capture_output=True, text=True)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, script, *arguments]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+    assert run("path", "hub").stdout == f"{tmp_path}/hub\n"
+    done = run("nothing")
     assert done.returncode == 2 and "invalid choice" in done.stderr

@@ -144,8 +144,10 @@ def test_the_image_tag_follows_its_inputs() -> None:
 
 
 def test_setup_knows_why_it_installs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparklab.setup.missing_tools", lambda: ["mmdebstrap"])
+    absent = {"mmdebstrap", "rsync"}
+    monkeypatch.setattr("sparklab.setup.missing_tools", lambda tools: [tool for tool in tools if tool in absent])
     assert setup.missing_packages()["mmdebstrap"] == "builds the guests' image"
+    assert "rsync" in setup.missing_packages(tests=True) and "rsync" not in setup.missing_packages()
 
 
 def test_switch_ports_fit() -> None:

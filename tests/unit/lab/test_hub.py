@@ -42,7 +42,7 @@ class Asker:
             connection.close()
 
     def json(self, path: str) -> Any:
-        status, _, body = self.ask(path)
+        status, _headers, body = self.ask(path)
         assert status == 200, body
         return json.loads(body)
 
@@ -195,13 +195,14 @@ def test_wheels_page(asker: Asker) -> None:
 
 
 def test_paths_info(asker: Asker) -> None:
-    status, _, body = asker.ask("/api/models/o/m/paths-info/main", "POST", json.dumps({"paths": ["config.json", "x"]}))
+    question = json.dumps({"paths": ["config.json", "x"]})
+    status, _headers, body = asker.ask("/api/models/o/m/paths-info/main", "POST", question)
     assert status == 200 and [entry["path"] for entry in json.loads(body)] == ["config.json"]
 
 
 def test_corrupt_flips_one_byte_and_keeps_the_metadata(asker: Asker) -> None:
     asker.faults({"fault": "corrupt", "match": FILE})
-    _, headers, body = asker.ask("/o/m/resolve/main/model.safetensors")
+    _status, headers, body = asker.ask("/o/m/resolve/main/model.safetensors")
     assert len(body) == len(WEIGHTS) and sum(a != b for a, b in zip(body, WEIGHTS, strict=True)) == 1
     assert headers["etag"] == f'"{hashlib.sha256(WEIGHTS).hexdigest()}"'
     assert asker.ask("/o/m/resolve/main/model.safetensors", Range="bytes=101-")[2] == WEIGHTS[101:]
@@ -232,7 +233,7 @@ def test_stop_ends_the_connection_so_many_times(asker: Asker) -> None:
 
 def test_refuse_answers_so_many_times(asker: Asker) -> None:
     asker.faults({"fault": "refuse", "match": "o/m*", "status": 429, "times": 2, "retry_after": 3})
-    status, headers, _ = asker.ask("/api/models/o/m")
+    status, headers, _body = asker.ask("/api/models/o/m")
     assert (status, headers["retry-after"]) == (429, "3")
     assert asker.ask("/api/models/o/other")[0] == 200
     assert asker.ask("/o/m/resolve/main/config.json", "HEAD")[0] == 429

@@ -70,7 +70,7 @@ def launch(tmp_path):
 
 
 def finish(process, timeout=15):
-    out, _ = process.communicate(timeout=timeout)
+    out, _err = process.communicate(timeout=timeout)
     return process.returncode, out.decode()
 
 

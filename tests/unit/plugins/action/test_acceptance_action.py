@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import stat
@@ -71,10 +72,11 @@ def api():
             if state["broken"] == "trickle":
                 self.send_response(200)
                 self.end_headers()
-                for _ in range(100):
-                    self.wfile.write(b" ")
-                    self.wfile.flush()
-                    time.sleep(0.05)
+                with contextlib.suppress(BrokenPipeError):  # the client gives up
+                    for _count in range(100):
+                        self.wfile.write(b" ")
+                        self.wfile.flush()
+                        time.sleep(0.05)
                 return None
             if body.get("stream"):
                 events = [{"choices": [{"delta": {"content": c}}]} for c in ("a", "b")]

@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 
@@ -152,7 +150,7 @@ def test_the_numbers_of_the_attributes_are_those_of_the_header(read):
         assert _cuda.ATTRIBUTES[ours] == int(numbers[f"CU_DEVICE_ATTRIBUTE_{theirs}"])
 
 
-@pytest.mark.skipif(not shutil.which("nvidia-smi") or not os.path.exists("/proc/driver/nvidia"), reason="needs a GPU")
+@pytest.mark.gpu
 def test_live_against_nvidia_smi_and_torch():
     found = _gather.gpu(Host())
     section = next(

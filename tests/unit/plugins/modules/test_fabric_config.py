@@ -87,7 +87,7 @@ def test_apply_confirm_and_a_second_run(configure, node, commands):
     first = configure()
     assert first["changed"] is True and "none" in first["drift"][0]
     assert stat.S_IMODE(node["path"].stat().st_mode) == 0o600  # C16
-    assert "192.168.100.10/24" in node["path"].read_text() == first["diff"]["after"]
+    assert node["path"].read_text() == first["diff"]["after"] and "192.168.100.10/24" in first["diff"]["after"]
     assert node["timer"] and node["backup"].read_text() == ""
     confirmed = configure(state="confirmed")
     assert confirmed["changed"] is False and not node["timer"] and not node["backup"].exists()

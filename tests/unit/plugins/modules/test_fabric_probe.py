@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from ansible_collections.tandem.spark.plugins.modules import fabric_probe
 
@@ -28,7 +30,7 @@ def probe(run_module, monkeypatch, tmp_path):
     asked = []
 
     def run(large, small=lambda _ip: 3, **options):
-        def ping(command):
+        async def ping(command):
             asked.append(command)
             size, ip = int(command[command.index("-s") + 1]), command[-1]
             count = (small if size == 56 else large)(ip)
@@ -74,4 +76,5 @@ def test_no_ping_and_no_links(probe, monkeypatch, tmp_path):
 
 
 def test_the_program_runs_in_plain_english():
-    assert fabric_probe.ping(["/bin/sh", "-c", "echo $LC_ALL; echo err >&2; exit 1"]) == "C\nerr\n"
+    command = ["/bin/sh", "-c", "echo $LC_ALL; echo err >&2; exit 1"]
+    assert asyncio.run(fabric_probe.ping(command)) == "C\nerr\n"

@@ -49,7 +49,7 @@ def test_the_digest_covers_everything_and_nothing_else(build, pair_links, make_r
 @pytest.mark.parametrize("prefix", [24, 30])
 def test_c10_the_same_address_on_two_nodes(build, pair_links, prefix):
     pair_links["spark-b"][0] = ("enp1s0f0np0", f"192.168.100.10/{prefix}")
-    _, problems = build(pair_links)
+    _built, problems = build(pair_links)
     assert any(all(w in p for w in ("spark-a", "spark-b", "192.168.100.10")) for p in problems)
 
 
