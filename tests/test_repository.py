@@ -232,6 +232,10 @@ def test_options_are_documented_as_they_are_taken(path):
             assert named == set(documentation.get("options") or {})
 
 
+def test_the_action_group_has_every_module():
+    assert load(ROOT / "meta/runtime.yml")["action_groups"] == {"spark": [path.stem for path in MODULES]}
+
+
 def test_an_action_plugin_has_a_module_that_documents_it():
     for path in ROOT.glob("plugins/action/*.py"):
         assert (ROOT / "plugins/modules" / path.name).is_file(), path.name

@@ -28,6 +28,7 @@ from ansible_collections.tandem.spark.plugins.plugin_utils._addresses import (
 COMMIT = re.compile(r"[0-9a-f]{40}")
 INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
 MINIMUM_KEY_LENGTH = 16
+NOT_STARTED_FROM = ("title", "sources", "acceptance", "disk_needed_bytes")
 # IPv6's least MTU, and the most that a ConnectX-7 takes.
 MTU_RANGE = (1280, 9978)
 
@@ -168,6 +169,12 @@ def _meeting_address(nodes: list[dict[str, t.Any]]) -> tuple[str | None, list[st
     ]
 
 
+def api(address: str, port: int) -> dict[str, t.Any]:
+    """Where the API is: address and port to bind, URL to ask."""
+    host = f"[{address}]" if ":" in address else address
+    return {"address": address, "port": port, "url": f"http://{host}:{port}"}
+
+
 def build(
     group: str,
     nodes: list[dict[str, t.Any]],
@@ -257,7 +264,7 @@ def build(
         "head": built[0]["name"],
         "nodes": built,
         "rendezvous": f"{meeting}:{recipe['serve']['rendezvous_port']}" if meeting else None,
-        "api": {"address": api_address or built[0]["address"], "port": port},
+        "api": api(api_address or built[0]["address"], port),
         "model": dict(model, release=model_id, path=f"{root}/models/{model_id}"),
         "engine": dict(engine, release=engine_id, path=f"{root}/engines/{engine_id}", lock_sha256=lock_sha256),
         "serve": recipe["serve"],
@@ -269,7 +276,9 @@ def build(
         "disk_needed_bytes": {root: model["size_bytes"] + engine["size_bytes"]},
         "sources": recipe["sources"],
     }
-    deployment["digest"] = hashlib.sha256(json.dumps(deployment, sort_keys=True).encode()).hexdigest()
+    # What the ranks are started from: another question of the acceptance must not restart them.
+    started_from = {key: value for key, value in deployment.items() if key not in NOT_STARTED_FROM}
+    deployment["digest"] = hashlib.sha256(json.dumps(started_from, sort_keys=True).encode()).hexdigest()
     return deployment, []
 
 

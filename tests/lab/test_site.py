@@ -172,6 +172,18 @@ def test_unreachable_node_is_one_message(lab: Lab) -> None:
     assert recap(done.stdout)["spark-a"]["changed"] == 0
 
 
+def test_a_skewed_driver_names_both_nodes_and_both_versions(lab: Lab) -> None:
+    lab("knob", "pair", "spark-b", "driver_version=580.126.09")
+    try:
+        done = lab.play()
+    finally:
+        lab("knob", "pair", "spark-b", "driver_version=580.159.03")
+    assert done.returncode != 0
+    for text in ("gpu.driver_lockstep", "spark-a", "580.159.03", "spark-b", "580.126.09"):
+        assert text in done.stdout
+    assert {node: recap(done.stdout)[node]["changed"] for node in NODES} == dict.fromkeys(NODES, 0)
+
+
 def test_check_mode_on_fresh_nodes_fails_nowhere_and_changes_nothing(lab: Lab) -> None:
     before = lab.fingerprint()
     done = lab.play("--check", "--diff")

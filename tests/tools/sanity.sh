@@ -3,7 +3,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
-# sanity.sh [TEST...]: ansible-test sanity over the files that git knows, as they are in the working tree.
+# sanity.sh [ARGUMENT...]: ansible-test sanity over the working tree, without the files that git ignores.
 # It insists on .../ansible_collections/NAMESPACE/NAME, refuses links to directories, and fetches its pip bootstrap from a
 # server of its own, which the interpreter's ensurepip replaces.
 set -euo pipefail
@@ -28,7 +28,9 @@ mkdir -p "${bootstrap%/*}"
 
 target=$work/ansible_collections/tandem/spark
 mkdir -p "$target"
-git ls-files -z -- . ':!collections' ':!molecule' | xargs -0 cp --parents -P -t "$target"
+git ls-files -z --cached --others --exclude-standard -- . ':!collections' ':!molecule' \
+  | while IFS= read -r -d '' name; do [[ ! -e $name ]] || printf '%s\0' "$name"; done \
+  | xargs -0 cp --parents -P -t "$target"
 cd "$target"
 git init -q . && git add -A
 python=$(python -c 'import sys; print("%d.%d" % sys.version_info[:2])')

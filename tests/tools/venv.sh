@@ -51,7 +51,8 @@ import tomllib
 with open("pyproject.toml", "rb") as handle:
     asked = tomllib.load(handle)
 # What goes into the environment; the settings of tools do not.
-parts = [asked["build-system"], asked["project"], asked["dependency-groups"], asked["tool"]["hatch"]["build"]]
+links = asked["tool"]["hatch"]["build"]["dev-mode-dirs"]
+parts = [asked["build-system"], asked["project"], asked["dependency-groups"], links]
 print(hashlib.sha256(repr(parts).encode()).hexdigest(), sys.version.split()[0], os.getcwd())
 P
 )

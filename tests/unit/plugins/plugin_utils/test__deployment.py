@@ -20,7 +20,7 @@ def one(problems):
 
 def test_a_pair(pair):
     assert pair["rendezvous"] == "192.168.100.10:25000"
-    assert pair["api"] == {"address": "192.0.2.11", "port": 8000}
+    assert pair["api"] == {"address": "192.0.2.11", "port": 8000, "url": "http://192.0.2.11:8000"}
     head, worker = pair["nodes"]
     assert (head["rank"], head["fabric_ip"], head["source_ip"]) == (0, "192.168.100.10", None)
     assert (worker["rank"], worker["fabric_ip"], worker["source_ip"]) == (1, "192.168.100.11", "192.168.100.10")
@@ -35,12 +35,23 @@ def test_one_node_needs_no_fabric(build):
     assert deployment["nodes"][0]["fabric_ip"] is None
 
 
-def test_the_digest_covers_everything_and_nothing_else(build, pair_links, make_recipe):
+def test_the_digest_covers_what_the_ranks_are_started_from(build, pair_links, make_recipe):
     first = build(pair_links)[0]["digest"]
     assert build(pair_links)[0]["digest"] == first
     pair_links["spark-b"][0] = ("enp1s0f0np0", "192.168.100.12/24")
     assert build(pair_links)[0]["digest"] != first
     assert build({"spark-a": []}, lock_sha256="a" * 64)[0]["digest"] != build({"spark-a": []})[0]["digest"]
+
+
+def test_another_question_does_not_restart_the_ranks(pair, build, make_recipe, pair_links):
+    recipe = make_recipe(nodes=2)
+    recipe["title"], recipe["sources"] = "Another title", ["another source"]
+    recipe["acceptance"][0]["name"] = "another name"
+    assert build(pair_links, recipe=recipe)[0]["digest"] == pair["digest"]
+
+
+def test_an_ipv6_address_gets_its_brackets():
+    assert _deployment.api("2001:db8::1", 8000)["url"] == "http://[2001:db8::1]:8000"
 
 
 # --- C10: the same address on two nodes
