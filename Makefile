@@ -30,11 +30,11 @@ lint: venv ## ruff, mypy, yamllint, ansible-lint, shellcheck (1 to 2 min)
 	if command -v shellcheck >/dev/null; then shellcheck tests/tools/*.sh tests/lab/lab inventories/lab_*/lab .ci/run; \
 	else echo "not checked: shellcheck is not installed"; fi
 
-unit: venv ## Unit tests, no root (under a minute); root and rsync, if there, let a few more run
+unit: venv ## Unit tests, packaging (under a minute; without root and rsync some are skipped)
 	@echo "== unit tests"
 	$(PYTHON) -m pytest tests/unit tests/test_repository.py tests/test_packaging.py -m "not gpu" -q -n 2
 
-sanity: venv ## ansible-test sanity (1 to 3 min)
+sanity: venv ## ansible-test sanity, with every Python from 3.9 on that is there (1 to 4 min)
 	@echo "== ansible-test sanity"
 	tests/tools/sanity.sh
 

@@ -61,7 +61,9 @@ class Lab:
     def ssh(self, node: str, command: str) -> str:
         return self("ssh", "pair", node, command)
 
-    def play(self, *arguments: str, playbook: str = "site.yml", inventory: str = INVENTORY) -> subprocess.CompletedProcess[str]:
+    def play(
+        self, *arguments: str, playbook: str = "site.yml", inventory: str = INVENTORY
+    ) -> subprocess.CompletedProcess[str]:
         binary = Path(sys.executable).parent / "ansible-playbook"
         defaults = [f"accept_report_directory={self.home}", f"preflight_report_directory={self.home}"]
         extra = [word for default in defaults for word in ("-e", default)]
@@ -89,8 +91,9 @@ class Lab:
     def fingerprint(self) -> dict[str, str]:
         """Names, modes, sizes and times of everything that a stage could change on the nodes."""
         listing = f"find {WATCHED} -xdev -not -path '/var/lib/systemd/*' -not -path '/root/.ansible*' -not -path /root "
-        listing += "-not -path '/var/lib/chrony*' -printf '%p %m %u %s %T@ %l\\n' | sort; systemctl list-units --all --plain "
-        listing += "--no-legend 'tandem*'; ip -o addr show; ip -o link show | sed 's/ state .*//'"
+        listing += "-not -path '/var/lib/chrony*' -printf '%p %m %u %s %T@ %l\\n' | sort; "
+        listing += "systemctl list-units --all --plain --no-legend 'tandem*'; "
+        listing += "ip -o addr show; ip -o link show | sed 's/ state .*//'"
         return {node: self.ssh(node, listing) for node in NODES}
 
 
@@ -118,6 +121,7 @@ def round_trips(output: str) -> dict[str, int]:
 
 
 # ---------------------------------------------------------------- a fresh pair
+HUGE = {"tandem_recipe_paths": ["RECIPES"], "tandem_recipe": "huge"}
 BAD_INPUT = {
     "no spark group": (["-i", "localhost,"], ["found no host in the group spark", "under spark"]),
     "one node for a recipe of two": (
@@ -131,7 +135,7 @@ BAD_INPUT = {
         ["spark-a", "spark-b", "192.168.100.10", "wanted a different one on each node"],
     ),
     "too little disk": (
-        ["-e", json.dumps({"tandem_recipe_paths": ["RECIPES"], "tandem_recipe": "huge", "tandem_model_revision": "0" * 40})],
+        ["-e", json.dumps({**HUGE, "tandem_model_revision": "0" * 40})],
         ["disk.too_little", "spark-a", "spark-b", "/var/lib/tandem"],
     ),
     "a key that cannot work": (["-e", "tandem_api_key=short"], ["found 5 characters", "wanted 16"]),
@@ -143,21 +147,34 @@ def test_bad_input_is_refused_before_anything_is_changed(lab: Lab, name: str, tm
     arguments, wanted = BAD_INPUT[name]
     (tmp_path / "one.yml").write_text("one: {hosts: {spark-a: }}\n")
     recipe = (ROOT / "tests/lab/recipes/lab-smollm2.yml").read_text()
-    recipe = recipe.replace("name: lab-smollm2", "name: huge").replace("size_bytes: 300000000", "size_bytes: 900000000000000")
+    recipe = recipe.replace("name: lab-smollm2", "name: huge")
+    recipe = recipe.replace("size_bytes: 300000000", "size_bytes: 900000000000000")
     lock = ROOT / "tests/lab/engines/sglang/requirements.lock"
     (tmp_path / "huge.yml").write_text(re.sub(r"lock: .*", f"lock: {lock}", recipe))
     arguments = [argument.replace("RECIPES", str(tmp_path)) for argument in arguments]
     if name == "one node for a recipe of two":
         arguments += ["-i", str(tmp_path / "one.yml")]
-    inventory = "localhost," if name == "no spark group" else INVENTORY
+    inventory = INVENTORY
+    if name == "no spark group":
+        inventory = "localhost,"
+        arguments = [argument for argument in arguments if argument not in ("-i", inventory)]
     before = lab.fingerprint()
-    done = lab.play(*[a for a in arguments if a not in ("-i", "localhost,")] if name == "no spark group" else arguments, inventory=inventory)
+    done = lab.play(*arguments, inventory=inventory)
     assert done.returncode != 0, done.stdout
     for text in wanted:
         assert text in done.stdout
     assert "Traceback" not in done.stdout
     assert all(host["changed"] == 0 for host in recap(done.stdout).values())
     assert lab.fingerprint() == before
+
+
+def test_without_root_the_demo_says_why_it_cannot() -> None:
+    script = (ROOT / "tests/tools/root.sh").read_text()
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    done = run(*nobody, "bash", "-c", script, "root.sh", "make demo")
+    assert done.returncode == 1
+    assert "make demo needs root" in done.stdout
+    assert "Wanted: root" in done.stdout
 
 
 def test_unreachable_node_is_one_message(lab: Lab) -> None:
@@ -245,7 +262,11 @@ def test_only_the_key_opens_the_api(lab: Lab) -> None:
 
 def test_the_key_is_in_no_command_line_log_or_open_file(lab: Lab) -> None:
     for node in NODES:
-        for place in ("cat /proc/[0-9]*/cmdline | tr '\\0' ' '", "journalctl --no-pager -o cat", "cat /etc/systemd/system/tandem-rank.service"):
+        for place in (
+            "cat /proc/[0-9]*/cmdline | tr '\\0' ' '",
+            "journalctl --no-pager -o cat",
+            "cat /etc/systemd/system/tandem-rank.service",
+        ):
             assert lab.key not in lab.ssh(node, place)
         assert lab.ssh(node, f"grep -rlF -- '{lab.key}' /etc /var/lib/tandem /var/cache/tandem || true").split() == (
             ["/etc/tandem/api-key"] if node == "spark-a" else []
@@ -274,7 +295,8 @@ def test_a_lost_mtu_is_put_back(lab: Lab) -> None:
 
 def test_a_flipped_byte_in_the_model_is_found_and_repaired(lab: Lab) -> None:
     path = lab.ssh("spark-b", "ls /var/lib/tandem/current/model/*.safetensors | head -1").strip()
-    lab.ssh("spark-b", f"touch -r {path} /tmp/t; printf X | dd of={path} bs=1 seek=5000 conv=notrunc status=none; touch -r /tmp/t {path}")
+    flip = f"printf X | dd of={path} bs=1 seek=5000 conv=notrunc status=none"
+    lab.ssh("spark-b", f"touch -r {path} /tmp/t; {flip}; touch -r /tmp/t {path}")
     done = lab.play(playbook="tandem.spark.model")
     assert done.returncode == 0, done.stdout
     assert recap(done.stdout)["spark-b"]["changed"] >= 1

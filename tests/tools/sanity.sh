@@ -35,3 +35,16 @@ cd "$target"
 git init -q . && git add -A
 python=$(python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 ansible-test sanity --local --python "$python" "$@"
+[[ $# = 0 ]] || exit 0
+
+# Modules run with the Python of a node: the other ones that this machine has must be able to read and import them.
+for minor in 9 10 11 12 13 14; do
+  [[ 3.$minor != "$python" ]] || continue
+  for candidate in "python3.$minor" "$HOME"/.pyenv/versions/3."$minor".*/bin/python3; do
+    if executable=$("$candidate" -c 'import ensurepip, sys, venv; print(sys.executable)' 2>/dev/null); then
+      PATH=${executable%/*}:$PATH \
+        "$root/.venv/bin/ansible-test" sanity --local --python "3.$minor" --test compile --test import
+      break
+    fi
+  done
+done

@@ -398,7 +398,7 @@ def main(arguments: list[str]) -> int:
     words = list(arguments)
     try:
         while words:
-            word, _, value = words.pop(0).partition("=")
+            word, _equals, value = words.pop(0).partition("=")
             if word in {"-i", "--id"}:
                 chosen = value or (words.pop(0) if words else "")
                 if chosen not in {"0", uuid(), BUS_ID}:
