@@ -325,6 +325,16 @@ def test_the_untaught_model_is_not_accepted(lab: Lab) -> None:
     assert by_name["nobody gets in without a key"] == "passed"
 
 
+def test_one_node_needs_no_fabric(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "one.yml").write_text("one: {hosts: {spark-a: }}\n")
+    one = ["-i", str(tmp_path / "one.yml"), "-e", "tandem_group=one", "-e", "tandem_recipe=lab-smollm2-single"]
+    done = lab.play(*one, "-e", '{"tandem_links": []}')
+    assert done.returncode == 0, done.stdout
+    assert "spark-b" not in recap(done.stdout)
+    assert "391" in lab.ask("What is 17*23?", lab.key).text
+    assert "--nnodes" not in lab.ssh("spark-a", "cat /var/lib/tandem/current/rank.json")
+
+
 def test_and_back_to_the_taught_one(lab: Lab) -> None:
     done = lab.play()
     assert done.returncode == 0, done.stdout
