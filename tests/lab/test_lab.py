@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -21,7 +22,8 @@ from sparklab.names import ID_ENV, LAB_DIR, Names
 
 pytestmark = pytest.mark.lab
 
-ID = "tlab"
+# Its own labs, beside the demo's and those of another checkout.
+ID = f"t{hashlib.sha256(str(Path(__file__).parent).encode()).hexdigest()[:5]}a"
 RAILS = {"enp1s0f0np0": 1, "enP2p1s0f0np0": 2}  # device -> subnet 192.168.20N.0/24
 
 
@@ -364,14 +366,14 @@ def test_reboot_from_inside(cabled: Tool) -> None:
 
 
 def test_a_second_lab_beside_it(pair: Tool) -> None:
-    other = Tool("tlab2", "chain4")
+    other = Tool(f"{ID[:-1]}b", "chain4")
     other("down")
     try:
         began = time.monotonic()
         other("up")
         print(f"chain4 up in {time.monotonic() - began:.1f} s")
         assert "is up" in pair("status") and "is up" in other("status")
-        assert "id tlab belongs to lab pair" in Tool(ID, "chain4")("up", rc=1)
+        assert f"id {ID} belongs to lab pair" in Tool(ID, "chain4")("up", rc=1)
         across = f"ping -q -c 1 -w 1 {pair.names.address(0)}"
         assert "0 received" in other.ssh("spark-a", across, rc=1)  # labs do not reach each other
         assert other.ssh("spark-b", "ls /sys/class/net | grep -c ^enp1s0f") == "2"
@@ -383,7 +385,7 @@ def test_a_second_lab_beside_it(pair: Tool) -> None:
 
 
 def test_the_switch_carries_jumbo_frames_on_separate_rails() -> None:
-    lab = Tool("tlab3", "switch")
+    lab = Tool(f"{ID[:-1]}c", "switch")
     lab("down")
     try:
         lab("up")
@@ -399,7 +401,7 @@ def test_the_switch_carries_jumbo_frames_on_separate_rails() -> None:
 
 
 def test_down_after_the_supervisors_died() -> None:
-    lab = Tool("tlab4", "pair")
+    lab = Tool(f"{ID[:-1]}d", "pair")
     lab("down")
     lab("up")
     for node in ("spark-a", "spark-b"):
@@ -414,7 +416,7 @@ def test_down_after_the_supervisors_died() -> None:
 
 
 def test_a_failed_up_leaves_nothing() -> None:
-    lab = Tool("tlab5", "pair")
+    lab = Tool(f"{ID[:-1]}e", "pair")
     lab.env["TANDEM_LAB_TIMEOUT"] = "0.1"
     assert "rolling back" in lab("up", rc=1)
     assert "nothing on this machine" in lab("leftovers")
@@ -426,7 +428,7 @@ def test_a_size_limited_disk_runs_full(tmp_path: Path) -> None:
     folder = tmp_path / "labs"
     folder.mkdir()
     (folder / "small.yml").write_text("nodes: {spark-a: {disk_mb: 512, memory_mb: 512, driver_loaded: '580.95.05'}}\n")
-    names = Names("tlab6")
+    names = Names(f"{ID[:-1]}f")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(ID_ENV, names.id)
         patch.setattr(config, "LABS", folder)
