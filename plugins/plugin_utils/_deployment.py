@@ -17,7 +17,7 @@ import json
 import re
 import typing as t
 
-from ansible_collections.tandem.spark.plugins.plugin_utils import _engines, _fabric_plan
+from ansible_collections.tandem.spark.plugins.plugin_utils import _engines, _fabric_carry, _fabric_plan, _fabric_pool
 from ansible_collections.tandem.spark.plugins.plugin_utils._addresses import NOT_A_PEER_ADDRESS
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -57,7 +57,7 @@ def build(
     *,
     root: str = "/var/lib/tandem",
     mtu: int = 9000,
-    pool: t.Any = _fabric_plan.POOL,
+    pool: t.Any = _fabric_pool.POOL,
     gid_index: t.Any = None,
     rendezvous: str = "auto",
     port: int = 8000,
@@ -81,7 +81,7 @@ def build(
     built = fabric["nodes"]
     engine_name = recipe["engine"]["name"]
     if not trouble and built:
-        problems += _fabric_plan.carries(
+        problems += _fabric_carry.carries(
             fabric, engine_name, recipe["tensor_parallel"], by_layers=engine_name in _engines.SPLIT_BY_LAYERS
         )
     meeting = fabric.get("rendezvous_ip") if len(built) > 1 else None
@@ -162,6 +162,7 @@ def without_engine(
         "head": fabric["nodes"][0]["name"],
         "nodes": fabric["nodes"],
         "fabric": _without_nodes(fabric),
+        "engine": {"packages": []},
         "root": root,
         "unserved": unserved,
     }

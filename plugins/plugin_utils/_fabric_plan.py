@@ -15,8 +15,8 @@ nodes say of themselves where that is known (``spark_fabric``). It returns the p
 ``order``
     Node names along the cables: of a chain from the end with the lower rank, of a ring from the head.
 ``cables``
-    ``[[spark-a.1, spark-b.0], …]``, the wiring that was declared; ``[spark-a.0, switch]`` on a switch; empty where links
-    were given whose interfaces do not tell their cage.
+    ``[[spark-a.1, spark-b.0], …]``, the wiring that was declared; ``[spark-a.0, switch]`` on a switch; empty where
+    links were given whose interfaces do not tell their cage.
 ``rendezvous``
     ``fabric`` or ``management``: on which network the ranks find each other, with its ``rendezvous_ip`` (of the head).
 ``environment``
@@ -24,9 +24,9 @@ nodes say of themselves where that is known (``spark_fabric``). It returns the p
 ``nodes``, in rank order, each with
     ``name``, ``rank``, ``address`` (management)
     ``links``
-        One per rail: ``interface``, ``address`` (with prefix length), ``ip``, ``network``, ``mtu``, ``rail`` (the half of
-        the cage: 0, 1, or null), ``cage`` (0, 1, or null), ``peers`` (``node``, ``interface``, ``ip``: all that are
-        reached without a hop).
+        One per rail: ``interface``, ``address`` (with prefix length), ``ip``, ``network``, ``mtu``, ``rail`` (the half
+        of the cage: 0, 1, or null), ``cage`` (0, 1, or null), ``peers`` (``node``, ``interface``, ``ip``: all that
+        are reached without a hop).
     ``routes``
         One per network or address that is no neighbour's: ``destination`` (``10.100.128.8/30`` or ``10.100.128.9/32``),
         ``via`` (a neighbour's address), ``interface`` (own), ``rail``, ``nodes`` (whom it leads to). Never a default.
@@ -35,10 +35,10 @@ nodes say of themselves where that is known (``spark_fabric``). It returns the p
         Empty: no forwarding is needed here.
     ``firewall``
         Per link: ``interface``, ``rail``, ``sources`` (networks from which input is to be accepted: those of the whole
-        fabric, own ones included, because relayed packets keep the sender's address and ranks use ports of their choice).
+        fabric, own ones included, because relayed packets keep the sender's address, and ranks choose their ports).
     ``far``
         Nodes that are reached over others, one entry per rail: ``node``, ``ip``, ``rail``, ``hops`` (cables on the
-        way), ``through`` (node names in order), ``mtu`` (the smallest on the way). What an end-to-end proof has to ping.
+        way), ``through`` (node names in order), ``mtu`` (the smallest on the way). An end-to-end proof pings these.
     ``fabric_ip``
         The node's one address towards the group: on its link that leads to the head. Every other node has a way to it.
         Null without a fabric.
@@ -54,164 +54,20 @@ less, and the way to a node then ends where its cable ends (reference: hardware,
 from __future__ import annotations
 
 import ipaddress
-import itertools
 import re
 import typing as t
 
-from ansible_collections.tandem.spark.plugins.plugin_utils import _fabric_links, _fabric_routes, _wiring
+from ansible_collections.tandem.spark.plugins.plugin_utils import (
+    _fabric_carry,
+    _fabric_links,
+    _fabric_pool,
+    _fabric_routes,
+    _wiring,
+)
 from ansible_collections.tandem.spark.plugins.plugin_utils._addresses import is_address
 
-Network = ipaddress.IPv4Network
-Facts = t.Mapping[str, t.Any]
-
-POOL = "10.100.128.0/20"
-CABLE_PREFIX, SWITCH_PREFIX = 30, 24
-RAILS = (0, 1)
 RENDEZVOUS = ("auto", "fabric", "management")
-# The names that the halves of a cage have on every Spark (reference: hardware, section 3.1).
-NAMES = ("enp1s0f{cage}np{cage}", "enP2p1s0f{cage}np{cage}")
-
-# What NCCL needs to be told of a topology; nothing where its own choice is right (reference: hardware, sections 3.8, 4).
-NCCL_OF_RINGS = {"NCCL_IB_SUBNET_AWARE_ROUTING": "1", "NCCL_NET_PLUGIN": "none"}
-NCCL: dict[str, dict[str, str]] = {
-    # As NVIDIA's own script for three nodes sets it.
-    "ring3": {**NCCL_OF_RINGS, "NCCL_IB_MERGE_NICS": "0"},
-    # No node has a cable to its opposite, so that only the ring algorithm may run: not trees, PAT, NVLS or CollNet.
-    "ring4": {
-        **NCCL_OF_RINGS,
-        "NCCL_ALGO": "Ring",
-        "NCCL_RUNTIME_CONNECT": "1",
-        "NCCL_CUMEM_ENABLE": "1",
-        "NCCL_PAT_ENABLE": "0",
-        "NCCL_NVLS_ENABLE": "0",
-        "NCCL_COLLNET_ENABLE": "0",
-    },
-}
 RINGS = ("ring3", "ring4", "ring")
-
-
-# -- addresses from the pool ------------------------------------------------------------------------------------------
-
-
-def interface_of(facts: Facts | None, cage: int, rail: int) -> str:
-    """The interface of one half of a cage: as its node says, else as it is called on every Spark."""
-    for name, entry in ((facts or {}).get("interfaces") or {}).items():
-        if isinstance(entry, t.Mapping) and (entry.get("cage"), entry.get("half")) == (cage, rail):
-            return str(name)
-    return NAMES[rail].format(cage=cage)
-
-
-def segments(
-    nodes: list[dict[str, t.Any]], cables: list[_wiring.Cable], cages: dict[str, int]
-) -> list[tuple[int, list[tuple[str, int, str]]]]:
-    """The networks to be made: (prefix length, ends as (node, cage, interface)); both rails of a cable in turn."""
-    facts = {node["name"]: node.get("facts") for node in nodes}
-    found = []
-    for cable in cables:
-        for rail in RAILS:
-            ends = [(name, cage, interface_of(facts[name], cage, rail)) for name, cage in cable]
-            found.append((CABLE_PREFIX, ends))
-    if cages:
-        for rail in RAILS:
-            ends = [(name, cage, interface_of(facts[name], cage, rail)) for name, cage in cages.items()]
-            found.append((SWITCH_PREFIX, ends))
-    return found
-
-
-def _network(text: t.Any) -> Network | None:
-    try:
-        return ipaddress.IPv4Interface(str(text)).network
-    except ValueError:
-        return None
-
-
-def used_networks(node: t.Mapping[str, t.Any], planned: t.Container[str]) -> set[Network]:
-    """Networks that a node uses for other things than the *planned* interfaces: addresses, routes, gateway."""
-    facts = node.get("facts") or {}
-    texts: list[t.Any] = [node.get("address")]
-    for group in ("interfaces", "other_interfaces"):
-        for name, entry in (facts.get(group) or {}).items():
-            if name not in planned:
-                texts += entry.get("addresses") or []
-    for route in facts.get("routes") or []:
-        # The way over a planned interface is one of this plan, or goes away with it.
-        if route.get("interface") not in planned:
-            texts += [route.get("destination"), route.get("gateway")]
-    return {network for text in texts if (network := _network(text)) and network.prefixlen}
-
-
-def present(facts: Facts | None, interface: str) -> ipaddress.IPv4Interface | None:
-    """The address that an interface has now, if it can stay: exactly one, in a network of two or more hosts."""
-    entry = ((facts or {}).get("interfaces") or {}).get(interface) or {}
-    found = []
-    for text in entry.get("addresses") or []:
-        try:
-            found.append(ipaddress.IPv4Interface(text))
-        except ValueError:
-            continue  # IPv6
-    if len(found) != 1 or found[0].network.prefixlen > 30:
-        return None
-    address = found[0]
-    edges = (address.network.network_address, address.network.broadcast_address)
-    if address.is_loopback or address.is_link_local or address.ip in edges:
-        return None
-    return address
-
-
-def keep(
-    ends: list[tuple[str, int, str]], facts: t.Mapping[str, Facts | None], taken: t.Iterable[Network]
-) -> list[ipaddress.IPv4Interface] | None:
-    """Addresses for *ends* in a network that one of them has already; None when there is none that can stay."""
-    have = [present(facts[name], interface) for name, _cage, interface in ends]
-    for candidate in dict.fromkeys(address.network for address in have if address):
-        if any(candidate.overlaps(other) for other in taken) or candidate.num_addresses - 2 < len(ends):
-            continue
-        fixed: list[ipaddress.IPv4Interface | None] = []
-        for address in have:
-            stays = address is not None and address.network == candidate and address not in fixed
-            fixed.append(address if stays else None)
-        left = (host for host in candidate.hosts() if host not in {address.ip for address in fixed if address})
-        return [a or ipaddress.IPv4Interface(f"{next(left)}/{candidate.prefixlen}") for a in fixed]
-    return None
-
-
-def assign(
-    nodes: list[dict[str, t.Any]], wanted: list[tuple[int, list[tuple[str, int, str]]]], pool: Network
-) -> tuple[list[list[ipaddress.IPv4Interface]], list[str]]:
-    """Addresses for every end of every segment; first those that can stay, then new ones from the *pool*."""
-    facts = {node["name"]: node.get("facts") for node in nodes}
-    rank = {node["name"]: number for number, node in enumerate(nodes)}
-    planned: dict[str, set[str]] = {node["name"]: set() for node in nodes}
-    for _prefix, ends in wanted:
-        for name, _cage, interface in ends:
-            planned[name].add(interface)
-    foreign = set[Network]().union(*(used_networks(node, planned[node["name"]]) for node in nodes))
-    result: list[list[ipaddress.IPv4Interface] | None] = []
-    taken = list(foreign)
-    for _prefix, ends in wanted:
-        kept = keep(ends, facts, taken)
-        taken += [kept[0].network] if kept else []
-        result.append(kept)
-    lacking = 0
-    for number, (prefix, ends) in enumerate(wanted):
-        if result[number] is not None:
-            continue
-        free = (n for n in pool.subnets(new_prefix=prefix) if not any(n.overlaps(o) for o in taken))
-        network = next(free, None) if pool.prefixlen <= prefix else None
-        if network is None:
-            lacking += 1
-            continue
-        taken.append(network)
-        # On a switch the host number is the node's own, so that it can be told from the address.
-        numbers = [rank[name] + 1 for name, _c, _i in ends] if prefix == SWITCH_PREFIX else range(1, len(ends) + 1)
-        result[number] = [ipaddress.IPv4Interface(f"{network[host]}/{prefix}") for host in numbers]
-    if lacking:
-        busy = ", ".join(str(network) for network in sorted(foreign) if network.overlaps(pool)) or "nothing"
-        return [], [
-            f"tandem_fabric_pool: found {pool}, which lacks room for {lacking} of {len(wanted)} networks (in use by "
-            f"other things: {busy}), wanted a private range that is free on every node, such as {POOL}"
-        ]
-    return [addresses for addresses in result if addresses is not None], []
 
 
 # -- the wiring that is declared --------------------------------------------------------------------------------------
@@ -258,15 +114,15 @@ def _planned_links(
     try:
         space = ipaddress.IPv4Network(str(pool))
     except ValueError as error:
-        return [f"tandem_fabric_pool: found {pool!r} ({error}), wanted an IPv4 network, such as {POOL}"]
+        return [f"tandem_fabric_pool: found {pool!r} ({error}), wanted an IPv4 network, such as {_fabric_pool.POOL}"]
     if not space.is_private or space.is_loopback or space.is_link_local:
-        return [f"tandem_fabric_pool: found {space}, wanted a private range, such as {POOL}"]
-    wanted = segments(nodes, cables, cages)
-    addresses, problems = assign(nodes, wanted, space)
+        return [f"tandem_fabric_pool: found {space}, wanted a private range, such as {_fabric_pool.POOL}"]
+    wanted = _fabric_pool.segments(nodes, cables, cages)
+    addresses, problems = _fabric_pool.assign(nodes, wanted, space)
     by_name = {node["name"]: node for node in built}
     for number, ((_prefix, ends), given) in enumerate(zip(wanted, addresses)):
         for (name, cage, interface), address in zip(ends, given):
-            entry = _fabric_links.link(interface, address, bytes_, (cage, RAILS[number % len(RAILS)]))
+            entry = _fabric_links.link(interface, address, bytes_, (cage, number % 2))
             by_name[name]["links"].append(entry)
     for node in built:
         node["links"].sort(key=lambda link: (link["cage"], link["rail"]))
@@ -383,14 +239,14 @@ def plan(
     nodes: list[dict[str, t.Any]],
     *,
     mtu: int = 9000,
-    pool: t.Any = POOL,
+    pool: t.Any = _fabric_pool.POOL,
     gid_index: t.Any = None,
     rendezvous: str = "auto",
 ) -> tuple[dict[str, t.Any], list[str]]:
     """Return the plan (above) and every problem found; with problems the plan must not be used.
 
-    *nodes*: in rank order, each with ``name``, ``address`` (management), one of ``links``, ``cables`` and ``switch``, and
-    ``facts`` (``spark_fabric``, where it is known).
+    *nodes*: in rank order, each with ``name``, ``address`` (management), one of ``links``, ``cables`` and ``switch``,
+    and ``facts`` (``spark_fabric``, where it is known).
     """
     cables, cages, problems = _declared(nodes)
     built: list[dict[str, t.Any]] = [
@@ -429,7 +285,7 @@ def plan(
     ends = [[(name, cage), (_wiring.SWITCH, 0)] for name, cage in cages.items()]
     result["cables"] = [[_wiring.end_text(end) for end in cable] for cable in cables or _cables_of(built)]
     result["cables"] += [[_wiring.end_text(ends_[0]), _wiring.SWITCH] for ends_ in ends]
-    result["environment"] = dict(NCCL.get(result["topology"], {}))
+    result["environment"] = dict(_fabric_carry.NCCL.get(result["topology"], {}))
     if pinned:
         result["environment"]["NCCL_IB_GID_INDEX"] = pinned
     return result, problems
@@ -448,59 +304,3 @@ def _cables_of(nodes: list[dict[str, t.Any]]) -> list[_wiring.Cable]:
             if cable not in found and (cable[1], cable[0]) not in found:
                 found.append(cable)
     return found
-
-
-# -- what it can carry ------------------------------------------------------------------------------------------------
-
-
-def carries(plan_: dict[str, t.Any], engine: str, tensor_parallel: int, *, by_layers: bool = False) -> list[str]:
-    """Why this fabric cannot carry an engine, with the ways out; empty when it can.
-
-    *by_layers*: the engine splits a model by its layers and speaks TCP, so that any fabric with routes will do.
-    """
-    nodes, kind, order = plan_["nodes"], plan_["topology"], plan_["order"]
-    if tensor_parallel < 2 or by_layers or kind in ("single", "pair", "switch"):
-        return []
-    asks = f"{engine} with tensor parallelism {tensor_parallel}"
-    if kind in ("ring3", "ring4"):
-        names = [node["name"] for node in nodes]
-        turned = order[:1] + order[:0:-1]
-        if names in (order, turned):
-            return []
-        return [
-            f"ring {' - '.join(order)} - {order[0]}: found the ranks in the order {', '.join(names)}, wanted that of the "
-            f"cables ({', '.join(order)}), since {asks} passes everything from rank to rank; reorder the hosts of the "
-            "group"
-        ]
-    graph = _fabric_routes.neighbours(nodes)
-    head = nodes[0]["name"]
-    beyond = [node["name"] for node in nodes[1:]]
-    apart = [f"{a['name']} and {b['name']}" for a, b in itertools.combinations(nodes, 2) if b["name"] not in graph[a["name"]]]
-    if not apart:
-        return []
-    lines = {"chain": "an open chain", "ring": f"a ring of {len(nodes)}"}.get(kind, "cables that do not join all nodes")
-    return [
-        f"{lines} ({' - '.join(order)}): no link of {head} reaches every other node ({', '.join(beyond)}) in one hop, and "
-        f"{' or '.join(apart[:3])}{' and others' if len(apart) > 3 else ''} have no cable between them; {asks} wants "
-        f"that, since its ranks all talk to each other over RDMA, which no node passes on. {_ways_out(plan_)}"
-    ]
-
-
-def _ways_out(plan_: dict[str, t.Any]) -> str:
-    """What one can do on a fabric that cannot carry all-to-all traffic."""
-    order = plan_["order"]
-    ways = []
-    if plan_["topology"] == "chain" and len(order) <= 4:
-        cables = [
-            (_end(cable[0]), _end(cable[1])) for cable in plan_["cables"] if len(cable) == 2 and _wiring.SWITCH not in cable
-        ]
-        free = dict(_wiring.free_ends(cables, order)) if cables else {}
-        ends = [_wiring.end_text((name, free[name])) if name in free else name for name in (order[-1], order[0])]
-        ways.append(f"close the ring with a cable from {ends[0]} to {ends[1]}")
-    ways += ["join all nodes with a switch", "use an engine that splits the model by layers (llama.cpp over RPC)"]
-    return f"Either {', or '.join(ways)}"
-
-
-def _end(text: str) -> _wiring.End:
-    name, _dot, cage = text.rpartition(".")
-    return name, int(cage)

@@ -77,7 +77,9 @@ class Ways:
             self._distances[rail, target] = distances(graph, target)
         return self._distances[rail, target]
 
-    def hop(self, node: dict[str, t.Any], target: str, network: str) -> tuple[dict[str, t.Any], dict[str, t.Any]] | None:
+    def hop(
+        self, node: dict[str, t.Any], target: str, network: str
+    ) -> tuple[dict[str, t.Any], dict[str, t.Any]] | None:
         """(own link, peer) on the shortest way from *node* to the address of *target* in *network*.
 
         Of two equally long ways (the far side of a ring) the one is taken that comes along the network itself, so that
