@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.tandem.spark.plugins.plugin_utils import _collect, _deployment, _rank, _time
+from ansible_collections.tandem.spark.plugins.plugin_utils import _collect, _deployment, _fabric_loss, _rank, _time
 
 
 class FilterModule:
@@ -17,6 +17,8 @@ class FilterModule:
             "absent_on": _collect.absent_on,
             "arp_rules": _collect.arp_rules,
             "clean_key": _deployment.clean_key,
+            "fabric_refusal": _fabric_loss.refusal,
+            "fabric_results": _fabric_loss.results,
             "failed_start": _collect.failed_start,
             "first_value": _collect.first_value,
             "group_action": _rank.group_action,
