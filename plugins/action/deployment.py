@@ -54,7 +54,7 @@ class ActionModule(ActionBase):
             )
         hostvars = {name: variables["hostvars"][name] for name in names}
         misspelt = _variables.unknown({name: list(hostvars[name]) for name in names}, _variables.role_options())
-        nodes = [_node(name, hostvars[name]) for name in names]
+        nodes = [_fabric_plan.node_of(name, hostvars[name]) for name in names]
         network = {key: args[key] for key in ("mtu", "pool", "gid_index", "rendezvous")}
         root = args["root"].rstrip("/")
         deployment: dict[str, t.Any] = {}
@@ -108,18 +108,6 @@ def _lock(recipe: dict[str, t.Any]) -> tuple[str, str]:
     path = os.path.normpath(os.path.join(recipe["directory"], recipe["engine"]["lock"]))
     with open(path, "rb") as handle:
         return path, hashlib.sha256(handle.read()).hexdigest()
-
-
-def _node(name: str, hostvars: t.Any) -> dict[str, t.Any]:
-    return {
-        "name": name,
-        "address": hostvars.get("ansible_host", name),
-        "links": hostvars.get("tandem_links", []),
-        "cables": hostvars.get("tandem_cables", []),
-        "switch": hostvars.get("tandem_switch", {}),
-        # What the node said of its network, where it was asked before: names of interfaces, addresses in use.
-        "facts": hostvars.get("ansible_facts", {}).get("spark_fabric"),
-    }
 
 
 def _refuse(problems: list[str]) -> dict[str, t.Any]:

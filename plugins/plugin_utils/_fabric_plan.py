@@ -70,6 +70,19 @@ RENDEZVOUS = ("auto", "fabric", "management")
 RINGS = ("ring3", "ring4", "ring")
 
 
+def node_of(name: str, hostvars: t.Any) -> dict[str, t.Any]:
+    """What :func:`plan` needs of a host's variables."""
+    return {
+        "name": name,
+        "address": hostvars.get("ansible_host", name),
+        "links": hostvars.get("tandem_links", []),
+        "cables": hostvars.get("tandem_cables", []),
+        "switch": hostvars.get("tandem_switch", {}),
+        # What the node said of its network, where it was asked before: names of interfaces, addresses in use.
+        "facts": hostvars.get("ansible_facts", {}).get("spark_fabric"),
+    }
+
+
 # -- the wiring that is declared --------------------------------------------------------------------------------------
 
 
