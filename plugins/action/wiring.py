@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
         if problems and args["strict"]:
             count = f"{len(problems)} differences" if len(problems) > 1 else "a difference"
             lines = [f"The cables and the inventory have {count}; nothing was changed.", *(f"- {p}" for p in problems)]
-            return {**result, "failed": True, "msg": "\n".join(lines)}
+            return {"failed": True, "changed": False, "msg": "\n".join(lines)}
         return {
             **result,
             "msg": "; ".join(problems) or ("the wiring is as declared" if declared else "nothing declared"),

@@ -6,7 +6,14 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.tandem.spark.plugins.plugin_utils import _collect, _deployment, _fabric_loss, _rank, _time
+from ansible_collections.tandem.spark.plugins.plugin_utils import (
+    _collect,
+    _deployment,
+    _fabric_loss,
+    _fabric_plan,
+    _rank,
+    _time,
+)
 
 
 class FilterModule:
@@ -31,6 +38,7 @@ class FilterModule:
             "rank_files": _rank.files,
             "rank_specification": _rank.specification,
             "time_config": _time.config,
+            "unsettled": _fabric_plan.unsettled,
             "values_by_node": _collect.values_by_node,
             "values_on": _collect.values_on,
         }

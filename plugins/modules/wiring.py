@@ -51,21 +51,21 @@ EXAMPLES = r"""
 RETURN = r"""
 wiring:
   description: The picture, line by line.
-  returned: always
+  returned: success
   type: list
   elements: str
 problems:
   description: Differences, one sentence each.
-  returned: always
+  returned: success
   type: list
   elements: str
 not_checked:
   description: Nodes that were not looked at, with the reason.
-  returned: always
+  returned: success
   type: list
   elements: str
 suggestion:
   description: Lines for the inventory that declare what was seen; empty where a wiring is declared.
-  returned: always
+  returned: success
   type: str
 """

@@ -295,25 +295,43 @@ def plan(
     _fabric_routes.complete(built)
     identities(built)
     problems += _meet(result, nodes, rendezvous)
-    ends = [[(name, cage), (_wiring.SWITCH, 0)] for name, cage in cages.items()]
-    result["cables"] = [[_wiring.end_text(end) for end in cable] for cable in cables or _cables_of(built)]
-    result["cables"] += [[_wiring.end_text(ends_[0]), _wiring.SWITCH] for ends_ in ends]
+    if not cables and not cages:
+        cables, cages = _cables_of(built)
+    result["cables"] = [[_wiring.end_text(end) for end in cable] for cable in cables]
+    result["cables"] += [[_wiring.end_text(end), _wiring.SWITCH] for end in cages.items()]
     result["environment"] = dict(_fabric_carry.NCCL.get(result["topology"], {}))
     if pinned:
         result["environment"]["NCCL_IB_GID_INDEX"] = pinned
     return result, problems
 
 
-def _cables_of(nodes: list[dict[str, t.Any]]) -> list[_wiring.Cable]:
-    """The cables behind links that were given with addresses; none where an interface does not tell its cage."""
+def _cables_of(nodes: list[dict[str, t.Any]]) -> tuple[list[_wiring.Cable], dict[str, int]]:
+    """Cables and switch cages behind links that were given with addresses, where interfaces tell their cage."""
     links = {(node["name"], link["interface"]): link for node in nodes for link in node["links"]}
-    found = []
+    cables: list[_wiring.Cable] = []
+    cages: dict[str, int] = {}
     for (name, _interface), link in links.items():
-        for peer in link["peers"]:
-            other = links[peer["node"], peer["interface"]]
-            if len(link["peers"]) > 1 or link["cage"] is None or other["cage"] is None:
-                return []
-            cable = ((name, link["cage"]), (peer["node"], other["cage"]))
-            if cable not in found and (cable[1], cable[0]) not in found:
-                found.append(cable)
+        for peer in link["peers"] if link["cage"] is not None else []:
+            other = links[peer["node"], peer["interface"]]["cage"]
+            cable = ((name, link["cage"]), (peer["node"], other))
+            if len(link["peers"]) > 1:
+                cages[name] = link["cage"]
+            elif other is not None and cable not in cables and cable[::-1] not in cables:
+                cables.append(cable)
+    return cables, cages
+
+
+def unsettled(hostvars: t.Mapping[str, t.Any], deployment: t.Mapping[str, t.Any]) -> list[str]:
+    """Nodes of which is known that a link has no carrier, or not the address or MTU that is planned for it.
+
+    Only there it is worth while to look at the cables before anything is changed.
+    """
+    found = []
+    for node in deployment["nodes"]:
+        facts = hostvars[node["name"]].get("ansible_facts", {}).get("spark_fabric") or {}
+        for link in node["links"]:
+            entry = (facts.get("interfaces") or {}).get(link["interface"])
+            there = entry and (entry.get("carrier"), entry.get("addresses"), entry.get("mtu"))
+            if facts and there != (True, [link["address"]], link["mtu"]) and node["name"] not in found:
+                found.append(node["name"])
     return found

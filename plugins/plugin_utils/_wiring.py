@@ -176,6 +176,20 @@ def _ends(pair: t.Sequence[str], found: Seen) -> list[End]:
     return [end for text in pair if text != SWITCH for end in [parse_end(text, found.names)[0]] if end]
 
 
+def _move(found: Seen, ends: list[End]) -> str:
+    """What to do about a declared cable that is not there."""
+    moves = [
+        (other[0] != wanted[0], other, wanted)
+        for end, wanted in (ends, ends[::-1])
+        for other in sorted(found.heard.get(end, {}))
+    ]
+    if not moves:
+        return "plug it, or take it out of tandem_cables; where a link is, see whether the other node runs"
+    # The plug in the wrong cage of the right node is the likelier mistake, and the shorter way.
+    _far, other, wanted = min(moves)
+    return f"move the plug in {end_text(other)} to {end_text(wanted)}, or correct tandem_cables"
+
+
 def compare(declared: t.Sequence[t.Sequence[str]], found: Seen) -> tuple[list[str], list[str]]:
     """(differences, what was not checked) between ``cables`` of a plan and what was seen."""
     problems: list[str] = []
@@ -199,15 +213,9 @@ def compare(declared: t.Sequence[t.Sequence[str]], found: Seen) -> tuple[list[st
         rails = there.get(cable)
         if rails is None:
             explained.update(other for end in ends for other in found.heard.get(end, {}))
-            crossed = any(found.heard.get(end) for end in ends)
             problems.append(
                 f"{cable_text((ends[0], ends[1]))}: found that {_at(found, ends[0])} and {_at(found, ends[1])}, wanted "
-                "a cable between the two; "
-                + (
-                    "move the plug, or correct tandem_cables"
-                    if crossed
-                    else "plug it, or take it out of tandem_cables; where a link is, see whether the other node runs"
-                )
+                f"a cable between the two; {_move(found, ends)}"
             )
         elif len(rails) < 2:
             heard = min(rails)
