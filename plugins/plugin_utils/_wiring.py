@@ -155,7 +155,9 @@ def seen(results: t.Mapping[str, t.Any]) -> Seen:
             if not entry.get("neighbours"):
                 carrier = entry.get("carrier")
                 told = [f"{one.get('system')} {one.get('port')}" for one in entry.get("lldp") or []]
-                state = "switched off" if carrier is None else "a link, and no answer" if carrier else "no link"
+                state = (
+                    "is switched off" if carrier is None else f"has {'a link, and no answer' if carrier else 'no link'}"
+                )
                 states.setdefault(end, set()).add(f"{state} (LLDP: {', '.join(told)})" if told else state)
         for end, texts in states.items():
             if end not in found.heard:
@@ -168,7 +170,7 @@ def _at(found: Seen, end: End) -> str:
     others = sorted(found.heard.get(end, {}))
     if others:
         return f"{end_text(end)} is cabled to {', '.join(end_text(other) for other in others)}"
-    return f"{end_text(end)} has {found.state.get(end, 'no interface, as an empty cage')}"
+    return f"{end_text(end)} {found.state.get(end, 'has no interface, as an empty cage')}"
 
 
 def _ends(pair: t.Sequence[str], found: Seen) -> list[End]:
@@ -179,14 +181,14 @@ def _ends(pair: t.Sequence[str], found: Seen) -> list[End]:
 def _move(found: Seen, ends: list[End]) -> str:
     """What to do about a declared cable that is not there."""
     moves = [
-        (other[0] != wanted[0], other, wanted)
-        for end, wanted in (ends, ends[::-1])
+        (other[0] != wanted[0], number, other, wanted)
+        for number, (end, wanted) in enumerate((ends, ends[::-1]))
         for other in sorted(found.heard.get(end, {}))
     ]
     if not moves:
         return "plug it, or take it out of tandem_cables; where a link is, see whether the other node runs"
     # The plug in the wrong cage of the right node is the likelier mistake, and the shorter way.
-    _far, other, wanted = min(moves)
+    _far, _number, other, wanted = min(moves)
     return f"move the plug in {end_text(other)} to {end_text(wanted)}, or correct tandem_cables"
 
 
@@ -301,6 +303,6 @@ def _lines(found: Seen, there: dict[Cable, set[int]]) -> list[str]:
         if name in found.unchecked:
             lines.append(f"[{name}]  not checked: {found.unchecked[name]}")
         elif name not in joined:
-            states = [f"cage {cage}: {found.state.get((name, cage), 'no interface')}" for cage in CAGES]
+            states = [f"cage {cage} {found.state.get((name, cage), 'has no interface')}" for cage in CAGES]
             lines.append(f"[{name}]  {', '.join(states)}")
     return lines

@@ -465,6 +465,39 @@ def test_c40_a_head_that_is_called_by_loopback():
     assert plan_of(nodes)["rendezvous"] == "fabric"
 
 
+# --- what is still to be done
+
+
+def test_unsettled_nodes():
+    nodes = with_facts(WIRINGS["pair"])
+    deployment = plan_of(nodes)
+
+    def hostvars(change=None, **other):
+        found = {}
+        for node in nodes:
+            own = facts(deployment, node["name"])
+            for entry in own["interfaces"].values():
+                entry["mtu"] = 9000
+            found[node["name"]] = {"ansible_facts": {"spark_fabric": own}}
+        if change:
+            found["spark-b"]["ansible_facts"]["spark_fabric"]["interfaces"]["enp1s0f0np0"].update(change)
+        return {**found, **other}
+
+    assert _fabric_plan.unsettled(hostvars(), deployment) == []
+    for change in ({"mtu": 1500}, {"carrier": False}, {"carrier": None}, {"addresses": []}):
+        assert _fabric_plan.unsettled(hostvars(change), deployment) == ["spark-b"]
+    assert _fabric_plan.unsettled(hostvars(**{"spark-a": {}}), deployment) == []
+    before = {node["name"]: {"ansible_facts": {"spark_fabric": node["facts"]}} for node in nodes}
+    assert _fabric_plan.unsettled(before, deployment) == ["spark-a", "spark-b"]
+
+
+def test_links_with_addresses_tell_what_is_on_a_switch():
+    nodes = nodes_of(3)
+    for number, node in enumerate(nodes, 1):
+        node["links"] = [{"interface": "enp1s0f1np1", "address": f"10.0.0.{number}/24"}]
+    assert plan_of(nodes)["cables"] == [[f"spark-{letter}.1", "switch"] for letter in "abc"]
+
+
 # --- ways where not every cable has both rails
 
 
