@@ -33,6 +33,7 @@ class FilterModule:
             "keep_keys": _collect.keep_keys,
             "key_problems": _deployment.problems_of_key,
             "missing_packages": _collect.missing_packages,
+            "nccl_verdict": _fabric_loss.nccl_verdict,
             "node_of": _deployment.node_of,
             "rank_digest": _rank.digest,
             "rank_files": _rank.files,

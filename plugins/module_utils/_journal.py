@@ -34,10 +34,8 @@ BOOT_LINK = "/etc/systemd/system/multi-user.target.wants/tandem-fabric-revert-bo
 SETTLE_S = 15
 FAMILIES = {"inet": "-4", "inet6": "-6"}
 
-Run = t.Callable[[t.Sequence[str]], "tuple[int, str]"]
 
-
-def run(arguments: t.Sequence[str]) -> tuple[int, str]:
+def execute(arguments: t.Sequence[str]) -> tuple[int, str]:
     try:
         done = subprocess.run(  # pylint: disable=ansible-bad-function
             list(arguments),
@@ -116,18 +114,16 @@ def put(entry: dict[str, t.Any]) -> bool:
 # -- the running state ------------------------------------------------------------------------------------------------
 
 
-def runtime(
-    interfaces: t.Iterable[str], sysctls: t.Iterable[str], units: t.Iterable[str], run: Run = run
-) -> dict[str, t.Any]:
+def runtime(interfaces: t.Iterable[str], sysctls: t.Iterable[str], units: t.Iterable[str]) -> dict[str, t.Any]:
     """Addresses, MTU, state and routes of *interfaces*, the values of *sysctls*, and which *units* are active."""
     names = set(interfaces)
-    shown = {e.get("ifname"): e for e in _json(run(["ip", "-j", "-d", "addr", "show"]))}
-    routes = [r for r in _json(run(["ip", "-j", "-4", "route", "show"])) if r.get("dev") in names]
+    shown = {e.get("ifname"): e for e in _json(execute(["ip", "-j", "-d", "addr", "show"]))}
+    routes = [r for r in _json(execute(["ip", "-j", "-4", "route", "show"])) if r.get("dev") in names]
     return {
         "interfaces": {name: _interface(shown[name]) for name in sorted(names) if name in shown},
         "routes": [{k: v for k, v in route.items() if k != "flags"} for route in routes],
         "sysctls": {path: value for path, value in ((p, _read(p)) for p in sysctls) if value is not None},
-        "units": {unit: run(["systemctl", "is-active", "--quiet", unit])[0] == 0 for unit in units},
+        "units": {unit: execute(["systemctl", "is-active", "--quiet", unit])[0] == 0 for unit in units},
     }
 
 
@@ -283,35 +279,35 @@ class Lock:
         self.handle.close()
 
 
-def put_back(journal: dict[str, t.Any], run: Run = run, settle_s: float = SETTLE_S) -> list[str]:
+def put_back(journal: dict[str, t.Any]) -> list[str]:
     """Put back files and running state; returns what could not be put back."""
     left: list[str] = []
     before = journal["runtime"]
     for unit, was_active in before["units"].items():
         if not was_active:  # while its file still says how
-            run(["systemctl", "stop", unit])
+            execute(["systemctl", "stop", unit])
     for entry in journal["files"]:
         try:
             put(entry)
         except OSError as error:
             left.append(f"{entry['path']}: {error.strerror}")
-    run(["systemctl", "daemon-reload"])
+    execute(["systemctl", "daemon-reload"])
     for words in journal["reload"]:
-        run(words)
+        execute(words)
     for unit, was_active in before["units"].items():
         if was_active:
-            run(["systemctl", "restart", unit])
-    deadline, quiet = time.monotonic() + settle_s, 0
+            execute(["systemctl", "restart", unit])
+    deadline, quiet = time.monotonic() + SETTLE_S, 0
     # What netplan and NetworkManager were told they do a little later: look until nothing moves any more.
     while True:
         for path, value in before["sysctls"].items():
             if os.path.exists(path) and _read(path) != value:
                 with open(path, "w", encoding="ascii") as handle:
                     handle.write(value)
-        now = runtime(before["interfaces"], before["sysctls"], (), run)
+        now = runtime(before["interfaces"], before["sysctls"], ())
         steps = steps_back(before, now, set(journal["ours"]))
         for step in steps:
-            run(step)
+            execute(step)
         quiet = 0 if steps else quiet + 1
         if quiet >= 3 or time.monotonic() > deadline:
             break
@@ -319,25 +315,25 @@ def put_back(journal: dict[str, t.Any], run: Run = run, settle_s: float = SETTLE
     return left + [" ".join(step) for step in steps]
 
 
-def disarm(run: Run = run) -> None:
-    run(["systemctl", "stop", f"{UNIT}.timer"])
+def disarm() -> None:
+    execute(["systemctl", "stop", f"{UNIT}.timer"])
     for path in (BOOT_LINK, BOOT_UNIT):
         if os.path.lexists(path):
             os.unlink(path)
 
 
-def revert(run: Run = run, why: str = "") -> list[str] | None:
+def revert(why: str = "") -> list[str] | None:
     """Take an unconfirmed change back; None when there is none."""
     with Lock():
         journal = read(PENDING)
         if journal is None:
             return None
-        left = put_back(journal, run)
+        left = put_back(journal)
         shutil.rmtree(path_of(REVERTED), ignore_errors=True)
         os.rename(path_of(PENDING), path_of(REVERTED))
         note = {"why": why, "left": left, "restored": [entry["path"] for entry in journal["files"]]}
         _write(os.path.join(path_of(REVERTED), "note.json"), json.dumps(note, indent=2).encode() + b"\n")
-        disarm(run)
+        disarm()
         return left
 
 

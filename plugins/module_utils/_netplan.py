@@ -66,8 +66,8 @@ def addresses_elsewhere(files: dict[str, str], links: list[dict[str, t.Any]]) ->
     return found
 
 
-SECTIONS = ("ethernets", "wifis", "modems", "bonds", "bridges", "vlans", "vrfs", "tunnels", "dummy-devices")
-SECTIONS += ("virtual-ethernets", "openvswitch", "nm-devices")
+SECTIONS: tuple[str, ...] = ("ethernets", "wifis", "modems", "bonds", "bridges", "vlans", "vrfs", "tunnels")
+SECTIONS += ("dummy-devices", "virtual-ethernets", "openvswitch", "nm-devices")
 
 
 def devices(text: str) -> list[str] | None:

@@ -222,6 +222,7 @@ class Wanted:
         self.routes: list[dict[str, t.Any]] = p["routes"]
         self.pairs: list[list[str]] = p["forwarding"]
         self.notes: list[str] = []
+        self._check(module)
         self.chosen = self._renderer(module)
         self.docker_user = self._docker(module)
         nft, iptables = module.get_bin_path("nft"), module.get_bin_path("iptables")
@@ -235,6 +236,14 @@ class Wanted:
         self.sysctls = _forward.sysctls(self.links, self.pairs, routed)
         stale = [*_forward.ALL_PATHS, *ours_of_earlier(p["path"])]
         self.absent = [path for path in stale if path not in self.files]
+
+    def _check(self, module: AnsibleModule) -> None:
+        names = {link["interface"] for link in self.links}
+        wrong = [r for r in self.routes if r["interface"] not in names or r["destination"] in ("default", "0.0.0.0/0")]
+        if wrong:
+            refuse(module, f"route {wrong[0]}: wanted one over a link of this node, and never a default route")
+        if any(len(pair) != 2 or not set(pair) <= names for pair in self.pairs):
+            refuse(module, f"forwarding: found {self.pairs}, wanted pairs of this node's links")
 
     def _renderer(self, module: AnsibleModule) -> dict[str, t.Any]:
         states = None
@@ -271,7 +280,7 @@ class Wanted:
     def drift(self, module: AnsibleModule, silent: bool = True) -> list[str]:
         """How the running state differs; without *silent* links, those that have no carrier yet are left out.
 
-        A renderer gives no address to an interface without carrier, and the other end may be switched on after this one.
+        A renderer gives no address to an interface without carrier, and the other end may be switched on later.
         """
         shown = running(module)
         dark = set() if silent else _netplan.without_carrier(shown)
@@ -487,11 +496,6 @@ def check(module: AnsibleModule, wanted: Wanted) -> list[dict[str, t.Any]]:
     if wanted.links and wanted.chosen["problem"]:
         refuse(module, wanted.chosen["problem"])
     names = {link["interface"] for link in wanted.links}
-    wrong = [r for r in wanted.routes if r["interface"] not in names or r["destination"] in ("default", "0.0.0.0/0")]
-    if wrong:
-        refuse(module, f"route {wrong[0]}: wanted one over a link of this node, and never a default route")
-    if any(len(pair) != 2 or not set(pair) <= names for pair in wanted.pairs):
-        refuse(module, f"forwarding: found {wanted.pairs}, wanted pairs of this node's links")
     found = _renderers.conflicts(other_files(wanted.files, wanted.chosen["renderer"]), wanted.links)
     kept = [c for c in found if not module.params["take_over"] or c["also"] is None or c["also"]]
     if kept:

@@ -4,11 +4,13 @@
 
 # Private to this collection: nothing outside it may import this file, and it may change without notice.
 
-"""What the loss of a node does to the others, and what to say when the fabric stage ends without success. Pure functions."""
+"""What the loss of a node does to the others, and what to say when the fabric stage fails. Pure functions."""
 
 from __future__ import annotations
 
 import typing as t
+
+from ansible_collections.tandem.spark.plugins.module_utils import _throughput
 
 
 def neighbours(nodes: t.Sequence[t.Mapping[str, t.Any]]) -> dict[str, set[str]]:
@@ -46,7 +48,10 @@ def cut_off(nodes: t.Sequence[t.Mapping[str, t.Any]], lost: t.Collection[str]) -
 
 
 def refusal(
-    deployment: t.Mapping[str, t.Any], results: t.Mapping[str, t.Mapping[str, t.Any]], lost: t.Collection[str], limit_s: int
+    deployment: t.Mapping[str, t.Any],
+    results: t.Mapping[str, t.Mapping[str, t.Any]],
+    lost: t.Collection[str],
+    limit_s: int,
 ) -> str:
     """What the stage says at its end: the problems of all nodes, who is cut off, and what became of the change.
 
@@ -61,7 +66,7 @@ def refusal(
         lines.append(f"- the change was taken back on {', '.join(reverted)}: the old configuration is there again")
     if lost:
         lines.append(
-            f"- {', '.join(lost)}: an unconfirmed change there is taken back by the node itself, {limit_s} s after it came"
+            f"- {', '.join(lost)}: takes an unconfirmed change back by itself, {limit_s} s after it came"
         )
     return "\n".join(["The fabric is not proven.", *(lines or ["- see the failed task above"])])
 
@@ -75,7 +80,19 @@ def results(
         variables = hostvars[node["name"]]
         taken = [variables.get(key) or {} for key in keys]
         found[node["name"]] = {
-            "problems": [str(r.get("msg")) for r in taken if r.get("failed") and not r.get("unreachable") and r.get("msg")],
+            "problems": [
+                str(r["msg"]) for r in taken if r.get("failed") and r.get("msg") and not r.get("unreachable")
+            ],
             "reverted": bool((variables.get(reverted) or {}).get("changed")),
         }
+    return found
+
+
+def nccl_verdict(result: t.Mapping[str, t.Any], topology: str) -> dict[str, t.Any] | str:
+    """The verdict over the registered *result* of an nccl-tests command."""
+    if "rc" not in result:
+        return "not checked: fabric_nccl_command is empty, or this is not the head"
+    found = _throughput.nccl(f"{result.get('stdout', '')}\n{result.get('stderr', '')}", topology)
+    if result["rc"] != 0 and found["verdict"] != _throughput.NOT_MEASURED:
+        found.update(verdict="failed", hint=f"the command ended with status {result['rc']}")
     return found
