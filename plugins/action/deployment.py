@@ -11,6 +11,7 @@ import typing as t
 from ansible.plugins.action import ActionBase
 from ansible_collections.tandem.spark.plugins.plugin_utils import (
     _deployment,
+    _fabric_carry,
     _fabric_plan,
     _fabric_pool,
     _recipe,
@@ -62,7 +63,7 @@ class ActionModule(ActionBase):
         unfit: list[str] = []
         try:
             recipe = _recipe.load(args["recipe"], args["recipe_paths"])
-            lock, lock_sha256 = _lock(recipe)
+            lock, locked = _lock(recipe)
             deployment, unfit = _deployment.build(
                 args["group"],
                 nodes,
@@ -71,7 +72,8 @@ class ActionModule(ActionBase):
                 port=args["port"],
                 api_address=args["api_address"] or None,
                 revision=args["revision"] or None,
-                lock_sha256=lock_sha256,
+                lock_sha256=hashlib.sha256(locked).hexdigest() if lock else "",
+                nccl=_fabric_carry.nccl_of(locked.decode("utf-8", "replace")),
                 **network,
             )
         except _recipe.RecipeError as error:
@@ -101,13 +103,13 @@ class ActionModule(ActionBase):
         }
 
 
-def _lock(recipe: dict[str, t.Any]) -> tuple[str, str]:
-    """Path and SHA-256 of the recipe's lock; both empty for an engine that has none."""
+def _lock(recipe: dict[str, t.Any]) -> tuple[str, bytes]:
+    """Path and content of the recipe's lock; both empty for an engine that has none."""
     if not recipe["engine"]["lock"]:
-        return "", ""
+        return "", b""
     path = os.path.normpath(os.path.join(recipe["directory"], recipe["engine"]["lock"]))
     with open(path, "rb") as handle:
-        return path, hashlib.sha256(handle.read()).hexdigest()
+        return path, handle.read()
 
 
 def _refuse(problems: list[str]) -> dict[str, t.Any]:

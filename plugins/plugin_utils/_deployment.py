@@ -64,10 +64,11 @@ def build(
     api_address: str | None = None,
     revision: str | None = None,
     lock_sha256: str = "",
+    nccl: str | None = None,
 ) -> tuple[dict[str, t.Any], list[str]]:
     """Return the deployment and every problem found; with problems the deployment must not be used.
 
-    *nodes*: in rank order, as :func:`_fabric_plan.plan` takes them.
+    *nodes*: in rank order, as :func:`_fabric_plan.plan` takes them. *nccl*: its version in the engine's lock.
     """
     problems: list[str] = []
     wanted = recipe["nodes"]
@@ -81,6 +82,7 @@ def build(
     built = fabric["nodes"]
     engine_name = recipe["engine"]["name"]
     if not trouble and built:
+        problems += _fabric_carry.nccl_problems(fabric, engine_name, nccl)
         problems += _fabric_carry.carries(
             fabric, engine_name, recipe["tensor_parallel"], by_layers=engine_name in _engines.SPLIT_BY_LAYERS
         )

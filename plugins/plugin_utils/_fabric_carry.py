@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 import typing as t
 
+from ansible_collections.tandem.spark.plugins.module_utils import _version
 from ansible_collections.tandem.spark.plugins.plugin_utils import _fabric_routes, _wiring
 
 # What NCCL needs to be told of a topology; nothing where its own choice is right (reference: hardware, 3.8 and 4).
@@ -29,6 +31,24 @@ NCCL: dict[str, dict[str, str]] = {
         "NCCL_COLLNET_ENABLE": "0",
     },
 }
+# The first release with which rings were seen to work; 2.29.7 ends in ncclCommInitRank (hardware, 3.8 and 12.3).
+NCCL_OLDEST = "2.30.7"
+
+
+def nccl_of(lock: str) -> str | None:
+    """The version of NCCL in the text of a lock; None when it has none of its own."""
+    match = re.search(r"^nvidia-nccl-cu\d+==([\w.]+)", lock, re.MULTILINE | re.ASCII)
+    return match[1] if match else None
+
+
+def nccl_problems(plan_: dict[str, t.Any], engine: str, version: str | None) -> list[str]:
+    """Whether the engine's NCCL is too old for a ring. An unknown one is not judged here."""
+    if plan_["topology"] not in NCCL or _version.compare(version, NCCL_OLDEST) != -1:
+        return []
+    return [
+        f"engine: found NCCL {version} in the lock of {engine}, wanted {NCCL_OLDEST} or newer on a ring of "
+        f"{len(plan_['nodes'])}; choose a newer release of the engine, or join the nodes with a switch"
+    ]
 
 
 def carries(plan_: dict[str, t.Any], engine: str, tensor_parallel: int, *, by_layers: bool = False) -> list[str]:

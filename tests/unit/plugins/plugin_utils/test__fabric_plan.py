@@ -393,6 +393,29 @@ def test_the_ranks_of_a_ring_follow_its_cables(make_recipe):
     assert build(make_recipe, nodes)[1] == []
 
 
+@pytest.mark.parametrize(
+    ("lock", "version"),
+    [
+        ("a==1\nnvidia-nccl-cu13==2.30.7 \\\n    --hash=x\n", "2.30.7"),
+        ("nvidia-nccl-cu12==2.29.7\n", "2.29.7"),
+        ("nccl4py==0.6.0\n", None),
+        ("", None),
+    ],
+)
+def test_nccl_of_a_lock(lock, version):
+    assert _fabric_carry.nccl_of(lock) == version
+
+
+def test_a_ring_wants_a_new_nccl(make_recipe):
+    recipe = _recipe.validate(make_recipe(nodes=3), "x")
+    (text,) = _deployment.build("spark", WIRINGS["ring3"], recipe, nccl="2.29.7")[1]
+    assert all(word in text for word in ("2.29.7", "2.30.7", "ring of 3", "sglang"))
+    for version in ("2.30.7", "2.31", None, "unknown"):
+        assert _deployment.build("spark", WIRINGS["ring3"], recipe, nccl=version)[1] == []
+    pair = _recipe.validate(make_recipe(), "x")
+    assert _deployment.build("spark", WIRINGS["pair"], pair, nccl="2.29.7")[1] == []
+
+
 # --- the environment that follows
 
 
