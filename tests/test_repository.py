@@ -41,6 +41,7 @@ NO_FACTS = {
     "ansible_port",
     "ansible_python_interpreter",
     "ansible_run_tags",
+    "ansible_ssh_extra_args",
     "ansible_ssh_private_key_file",
     "ansible_user",
     "ansible_collections",

@@ -22,7 +22,6 @@ class FilterModule:
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         return {
             "absent_on": _collect.absent_on,
-            "arp_rules": _collect.arp_rules,
             "clean_key": _deployment.clean_key,
             "fabric_refusal": _fabric_loss.refusal,
             "fabric_results": _fabric_loss.results,

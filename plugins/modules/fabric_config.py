@@ -134,6 +134,11 @@ files:
   returned: success
   type: list
   elements: str
+taken_over:
+  description: Files of somebody else that were moved aside. O(state=restored) puts them back.
+  returned: when O(state=present)
+  type: list
+  elements: str
 rdma:
   description: Names of the RDMA devices, or why nothing about RDMA was checked.
   returned: when O(state=present)
@@ -158,7 +163,8 @@ from ansible_collections.tandem.spark.plugins.module_utils import _forward, _jou
 from ansible_collections.tandem.spark.plugins.module_utils._files import read_text, replace
 
 SETTLE_S = 20
-RDMA, NO_RDMA = "/sys/class/infiniband", "not checked: no RDMA device"
+RDMA = "/sys/class/infiniband"
+NO_RDMA = "not checked: no RDMA device"
 NETPLAN_PLACES = ("/etc/netplan", "/run/netplan", "/lib/netplan")
 KEYFILE_PLACES = ("/etc/NetworkManager/system-connections", "/run/NetworkManager/system-connections")
 BOOT_UNIT_TEXT = """\
@@ -562,7 +568,6 @@ def main() -> t.NoReturn:
     drift = wanted.drift(module)
     aside = [{"path": conflict["path"], "state": "absent"} for conflict in taken]
     changes = [entry for entry in [*aside, *wanted.entries()] if _differs(entry)]
-    wanted.notes += [f"{c['path']} is moved aside; fabric_restore puts it back" for c in taken]
     diff = [_diff(entry) for entry in changes]
     if drift:
         lines = "".join(f"{line}\n" for line in drift)
@@ -577,6 +582,7 @@ def main() -> t.NoReturn:
         renderer=wanted.chosen["renderer"],
         notes=wanted.notes,
         rdma=rdma(),
+        taken_over=[conflict["path"] for conflict in taken],
         files=[entry["path"] for entry in changes],
         diff=diff,
     )

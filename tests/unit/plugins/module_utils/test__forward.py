@@ -35,7 +35,9 @@ def test_a_table_of_our_own_and_nothing_flushed():
 @pytest.mark.skipif(shutil.which("nft") is None, reason="nft is not on this machine")
 def test_nft_takes_it(tmp_path):
     (tmp_path / "rules").write_text(_forward.nft_text(PAIRS))
-    done = subprocess.run(["nft", "--check", "-f", str(tmp_path / "rules")], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["nft", "--check", "-f", str(tmp_path / "rules")], capture_output=True, text=True, check=False
+    )
     if "Operation not permitted" in done.stderr:
         pytest.skip("nft needs root")
     assert done.returncode == 0, done.stderr
@@ -47,7 +49,9 @@ def test_files():
     assert _forward.files([], [], False, nft=None, iptables=None, docker=False) == {}
     some = _forward.files(LINKS, PAIRS, True, nft="/sbin/nft", iptables="/sbin/iptables", docker=True)
     assert set(some) == set(_forward.ALL_PATHS)
-    assert b"ExecStart=/sbin/nft -f /etc/tandem/fabric.nft" in some["/etc/systemd/system/tandem-fabric-forward.service"][0]
+    assert (
+        b"ExecStart=/sbin/nft -f /etc/tandem/fabric.nft" in some["/etc/systemd/system/tandem-fabric-forward.service"][0]
+    )
     docker = some["/etc/systemd/system/tandem-fabric-docker.service"][0].decode()
     assert "ExecStart=-/sbin/iptables -w -I DOCKER-USER -i enp1s0f0np0 -o enp1s0f1np1 -j ACCEPT" in docker
     assert docker.count(" -D ") == docker.count(" -I ") == 2 and "After=docker.service" in docker

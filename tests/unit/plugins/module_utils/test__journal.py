@@ -9,6 +9,7 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from ansible_collections.tandem.spark.plugins.module_utils import _journal
@@ -54,7 +55,9 @@ def test_look_and_put_are_byte_exact(tmp_path):
 
 
 def test_a_journal_is_written_as_a_whole(place):
-    journal = {"files": [{"path": "/etc/x", "state": "file", "mode": 0o600, "owner": 0, "group": 0, "content": b"\xfe"}]}
+    journal = {
+        "files": [{"path": "/etc/x", "state": "file", "mode": 0o600, "owner": 0, "group": 0, "content": b"\xfe"}]
+    }
     journal.update(runtime=running(), ours=[], reload=[])
     assert _journal.read("pending") is None
     _journal.write("pending", journal)
@@ -78,15 +81,29 @@ def test_steps_back():
     now["routes"] = [{"dst": "10.5.0.0/30", "gateway": "192.168.100.11", "dev": "a", "protocol": "static"}]
     steps = _journal.steps_back(before, now, {"192.168.100.10/24", "10.5.0.0/30"})
     assert steps == [
-        "ip link set dev a addrgenmode eui64".split(),
-        "ip link set dev a down".split(),
-        "ip link set dev a mtu 1500".split(),
-        "ip addr del 192.168.100.10/24 dev a".split(),  # 10.9.9.9 is somebody else's
-        "ip -4 addr add 10.0.0.1/24 dev a".split(),
-        "ip -4 addr add 192.168.1.2/24 dev m".split(),
-        "ip -4 route del 10.5.0.0/30 via 192.168.100.11 dev a proto static".split(),
-        "ip -4 route replace 192.168.1.0/24 dev m proto kernel scope link src 192.168.1.2".split(),
-        "ip -4 route replace default via 192.168.1.1 dev m".split(),
+        ["ip", "link", "set", "dev", "a", "addrgenmode", "eui64"],
+        ["ip", "link", "set", "dev", "a", "down"],
+        ["ip", "link", "set", "dev", "a", "mtu", "1500"],
+        ["ip", "addr", "del", "192.168.100.10/24", "dev", "a"],  # 10.9.9.9 is somebody else's
+        ["ip", "-4", "addr", "add", "10.0.0.1/24", "dev", "a"],
+        ["ip", "-4", "addr", "add", "192.168.1.2/24", "dev", "m"],
+        ["ip", "-4", "route", "del", "10.5.0.0/30", "via", "192.168.100.11", "dev", "a", "proto", "static"],
+        [
+            "ip",
+            "-4",
+            "route",
+            "replace",
+            "192.168.1.0/24",
+            "dev",
+            "m",
+            "proto",
+            "kernel",
+            "scope",
+            "link",
+            "src",
+            "192.168.1.2",
+        ],
+        ["ip", "-4", "route", "replace", "default", "via", "192.168.1.1", "dev", "m"],
     ]
     assert _journal.steps_back(before, before, set()) == []
 
@@ -111,7 +128,12 @@ def test_addresses_of_dhcp_and_link_local_ones_are_left_to_their_givers(monkeypa
 
 
 def test_merged_keeps_the_older_state_and_takes_what_is_new():
-    older = {"files": [{"path": "/a", "state": "absent"}], "runtime": running(a=interface()), "ours": ["x"], "reload": [["r"]]}
+    older = {
+        "files": [{"path": "/a", "state": "absent"}],
+        "runtime": running(a=interface()),
+        "ours": ["x"],
+        "reload": [["r"]],
+    }
     newer = {
         "files": [{"path": "/a", "state": "file"}, {"path": "/b", "state": "absent"}],
         "runtime": running(a=interface(mtu=9000), b=interface(mtu=4200)),
@@ -130,7 +152,9 @@ def test_revert_says_what_it_could_not_put_back(monkeypatch, place):
     monkeypatch.setattr(_journal, "SETTLE_S", 0)
     monkeypatch.setattr(_journal, "execute", lambda words: (1, ""))
     (place / "in the way").write_text("")
-    files = [{"path": str(place / "in the way/file"), "state": "file", "mode": 0o600, "owner": 0, "group": 0, "content": b""}]
+    files = [
+        {"path": str(place / "in the way/file"), "state": "file", "mode": 0o600, "owner": 0, "group": 0, "content": b""}
+    ]
     _journal.write("pending", {"files": files, "runtime": running(), "ours": [], "reload": []})
     assert "in the way" in (_journal.revert(why="test") or [""])[0]
     note = json.loads((place / "journal/reverted/note.json").read_text())
@@ -147,12 +171,17 @@ def test_sysctls_and_units_come_back(monkeypatch, place):
     state = {**running(), "sysctls": {str(sysctl): "0"}, "units": {"new.service": False, "old.service": True}}
     assert _journal.put_back({"files": [], "runtime": state, "ours": [], "reload": [["netplan", "apply"]]}) == []
     assert sysctl.read_text() == "0"
-    assert ran[:4] == ["systemctl stop new.service", "systemctl daemon-reload", "netplan apply", "systemctl restart old.service"]
+    assert ran[:4] == [
+        "systemctl stop new.service",
+        "systemctl daemon-reload",
+        "netplan apply",
+        "systemctl restart old.service",
+    ]
 
 
 def test_it_runs_alone(tmp_path):
     """With nothing but the standard library, as the timer runs it."""
-    text = open(_journal.__file__).read().replace("/var/lib/tandem/journal/fabric", str(tmp_path / "j"))
+    text = Path(_journal.__file__).read_text().replace("/var/lib/tandem/journal/fabric", str(tmp_path / "j"))
     (tmp_path / "restore").write_text(text)
     done = subprocess.run([sys.executable, "-I", str(tmp_path / "restore")], capture_output=True, text=True, check=True)
     assert "nothing was put back" in done.stdout

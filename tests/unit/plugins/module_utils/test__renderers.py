@@ -32,7 +32,9 @@ ROUTES = [{"destination": "10.0.2.0/30", "via": "192.168.101.11", "interface": "
     ],
 )
 def test_who_configures_the_interfaces(netplan, manager, networkd, states, wanted):
-    found = _renderers.choose(netplan=netplan, networkmanager=manager, networkd=networkd, states=states, interfaces=NAMES)
+    found = _renderers.choose(
+        netplan=netplan, networkmanager=manager, networkd=networkd, states=states, interfaces=NAMES
+    )
     assert (found["renderer"], found["backend"]) == wanted and found["problem"] is None
 
 
@@ -131,7 +133,10 @@ def test_c16_conflicts():
 
 
 def test_route_drift():
-    shown = [{"dst": "10.0.2.0/30", "gateway": "192.168.101.11", "dev": "enP2p1s0f0np0"}, {"dst": "10.0.9.9", "dev": "x"}]
+    shown = [
+        {"dst": "10.0.2.0/30", "gateway": "192.168.101.11", "dev": "enP2p1s0f0np0"},
+        {"dst": "10.0.9.9", "dev": "x"},
+    ]
     assert _netplan.route_drift(ROUTES, shown) == []
     host = {"destination": "10.0.9.9/32", "via": "1.2.3.4", "interface": "x"}
     assert _netplan.route_drift([host], [dict(shown[1], gateway="1.2.3.4")]) == []
@@ -139,5 +144,9 @@ def test_route_drift():
 
 
 def test_without_carrier():
-    shown = [{"ifname": "a", "flags": ["UP", "NO-CARRIER"]}, {"ifname": "b", "flags": ["UP"]}, {"ifname": "c", "flags": []}]
+    shown = [
+        {"ifname": "a", "flags": ["UP", "NO-CARRIER"]},
+        {"ifname": "b", "flags": ["UP"]},
+        {"ifname": "c", "flags": []},
+    ]
     assert _netplan.without_carrier(shown) == {"a"}

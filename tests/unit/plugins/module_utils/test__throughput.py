@@ -25,7 +25,7 @@ WRITE_BW = """\
 ---------------------------------------------------------------------------------------
 """
 WRITE_LAT = """\
- #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]  99% percentile[usec]
  2       1000          1.52           4.66         1.58     	       1.60        	0.10   		1.94
 """
 WRITE_LAT_DURATION = """\

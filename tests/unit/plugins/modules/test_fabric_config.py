@@ -308,7 +308,7 @@ def test_c16_taken_over_and_put_back(configure, node, tmp_path):
     node["others"] = {str(other): CX7}
     result = configure(take_over=True)
     assert result["changed"] and not other.exists() and str(other) in result["files"]
-    assert any("fabric_restore" in note for note in result["notes"])
+    assert result["taken_over"] == [str(other)] and result["notes"] == []
     node["others"] = {}
     configure(state="confirmed")
     configure(state="restored")
