@@ -136,7 +136,7 @@ def assign(
         numbers = [rank[name] + 1 for name, _c, _i in ends] if prefix == SWITCH_PREFIX else range(1, len(ends) + 1)
         result[number] = [ipaddress.IPv4Interface(f"{network[host]}/{prefix}") for host in numbers]
     if lacking:
-        busy = ", ".join(str(network) for network in sorted(foreign) if network.overlaps(pool)) or "nothing"
+        busy = ", ".join(str(n) for n in ipaddress.collapse_addresses(foreign) if n.overlaps(pool)) or "nothing"
         return [], [
             f"tandem_fabric_pool: found {pool}, which lacks room for {lacking} of {len(wanted)} networks (in use by "
             f"other things: {busy}), wanted a private range that is free on every node, such as {POOL}"
