@@ -23,6 +23,7 @@ class FilterModule:
         return {
             "absent_on": _collect.absent_on,
             "clean_key": _deployment.clean_key,
+            "fabric_lost": _fabric_loss.lost,
             "fabric_refusal": _fabric_loss.refusal,
             "fabric_results": _fabric_loss.results,
             "failed_start": _collect.failed_start,

@@ -137,6 +137,7 @@ def _network(text: str) -> str:
 def drift(links: list[dict[str, t.Any]], shown: list[dict[str, t.Any]]) -> list[str]:
     """How the running interfaces differ from *links*; *shown* is ``ip -j addr show``."""
     by_name = {entry.get("ifname"): entry for entry in shown}
+    dark = without_carrier(shown)  # they get their address with the carrier
     found = []
     for link in links:
         entry = by_name.get(link["interface"])
@@ -148,7 +149,7 @@ def drift(links: list[dict[str, t.Any]], shown: list[dict[str, t.Any]]) -> list[
             for a in entry.get("addr_info", [])
             if a.get("family") == "inet" and a.get("scope") == "global"
         ]
-        if have != [link["address"]]:
+        if have != [link["address"]] and (have or link["interface"] not in dark):
             found.append(f"{link['interface']}: address {', '.join(have) or 'none'}, wanted {link['address']}")
         if entry.get("mtu") != link["mtu"]:
             found.append(f"{link['interface']}: mtu {entry.get('mtu')}, wanted {link['mtu']}")

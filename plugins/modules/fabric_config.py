@@ -283,14 +283,15 @@ class Wanted:
                 found.append({"path": path, "state": "file", "content": what[0], "mode": what[1], **owner})
         return found + [{"path": path, "state": "absent"} for path in self.absent]
 
-    def drift(self, module: AnsibleModule, silent: bool = True) -> list[str]:
-        """How the running state differs; without *silent* links, those that have no carrier yet are left out.
+    def drift(self, module: AnsibleModule) -> list[str]:
+        """How the running state differs.
 
-        A renderer gives no address to an interface without carrier, and the other end may be switched on later.
+        A renderer gives no address to an interface without carrier, and applying its file again does not change that:
+        the other end is off, or not switched on yet. The probe names it.
         """
         shown = running(module)
-        dark = set() if silent else _netplan.without_carrier(shown)
-        left = _netplan.drift([link for link in self.links if link["interface"] not in dark], shown)
+        dark = _netplan.without_carrier(shown)
+        left = _netplan.drift(self.links, shown)
         routes = [route for route in self.routes if route["interface"] not in dark]
         if routes:
             left += _netplan.route_drift(routes, routes_now(module))
@@ -393,10 +394,10 @@ def apply(module: AnsibleModule, wanted: Wanted, changes: list[dict[str, t.Any]]
             go_back(module, f"{' '.join(step)} failed: {(err or out).strip()}")
     wanted.docker_user = wanted._docker(module)
     deadline = time.monotonic() + SETTLE_S
-    left = wanted.drift(module, silent=False)
+    left = wanted.drift(module)
     while left and time.monotonic() < deadline:
         time.sleep(0.2)
-        left = wanted.drift(module, silent=False)
+        left = wanted.drift(module)
     if left:
         go_back(
             module,

@@ -65,9 +65,7 @@ def refusal(
     if reverted:
         lines.append(f"- the change was taken back on {', '.join(reverted)}: the old configuration is there again")
     if lost:
-        lines.append(
-            f"- {', '.join(lost)}: takes an unconfirmed change back by itself, {limit_s} s after it came"
-        )
+        lines.append(f"- {', '.join(lost)}: takes an unconfirmed change back by itself, {limit_s} s after it came")
     return "\n".join(["The fabric is not proven.", *(lines or ["- see the failed task above"])])
 
 
@@ -80,12 +78,16 @@ def results(
         variables = hostvars[node["name"]]
         taken = [variables.get(key) or {} for key in keys]
         found[node["name"]] = {
-            "problems": [
-                str(r["msg"]) for r in taken if r.get("failed") and r.get("msg") and not r.get("unreachable")
-            ],
+            "problems": [str(r["msg"]) for r in taken if r.get("failed") and r.get("msg") and not r.get("unreachable")],
             "reverted": bool((variables.get(reverted) or {}).get("changed")),
         }
     return found
+
+
+def lost(hostvars: t.Mapping[str, t.Any], deployment: t.Mapping[str, t.Any], key: str) -> list[str]:
+    """Nodes that the last task, which registered *key*, did not reach."""
+    found = {node["name"]: hostvars[node["name"]].get(key) for node in deployment["nodes"]}
+    return [name for name, result in found.items() if not result or result.get("unreachable")]
 
 
 def nccl_verdict(result: t.Mapping[str, t.Any], topology: str) -> dict[str, t.Any] | str:

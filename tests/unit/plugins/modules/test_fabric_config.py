@@ -178,6 +178,8 @@ def test_an_interface_without_carrier_is_no_failure_yet(configure, node):
     node["dark"] = True
     result = configure()
     assert "failed" not in result and result["changed"] and pending(node)
+    configure(state="confirmed")
+    assert configure()["changed"] is False  # applying it again would not bring the carrier
 
 
 @pytest.mark.parametrize("before", [None, OLD], ids=["no file", "old file"])

@@ -60,6 +60,11 @@ def test_refusal():
     assert "failed task above" in _fabric_loss.refusal({"nodes": CHAIN}, {}, [], 120)
 
 
+def test_lost():
+    hostvars = {"a": {"r": {"changed": False}}, "b": {}, "c": {"r": {"unreachable": True}}, "d": {"r": {"rc": 0}}}
+    assert _fabric_loss.lost(hostvars, {"nodes": CHAIN}, "r") == ["b", "c"]
+
+
 def test_nccl_verdict():
     assert "not checked" in _fabric_loss.nccl_verdict({}, "pair")
     assert _fabric_loss.nccl_verdict({"rc": 127, "stdout": ""}, "pair")["verdict"] == "not measured"
