@@ -55,7 +55,7 @@ bench: venv ## Figures as JSON lines, against the demo's lab (needs make demo be
 	$(PYTHON) tests/bench/round_trips.py
 
 down: ## Take the virtual Sparks away again
-	@for lab in pair chain4; do tests/lab/lab down $$lab; done
+	@for lab in pair chain4 ring3 ring4 switch; do tests/lab/lab down $$lab; done
 
 clean: down ## Also remove .venv, artifacts and the lab's caches in ~/.cache/tandem
 	rm -rf .venv artifacts .ansible tests/output "$${TANDEM_CACHE:-$$HOME/.cache/tandem}"

@@ -24,6 +24,7 @@ INVENTORIES = sorted(path for path in (ROOT / "inventories").iterdir() if path.i
 PLAYBOOKS = [ROOT / "site.yml", *sorted((ROOT / "playbooks").glob("*.yml"))]
 STAGES = ["preflight", "baseline", "fabric", "engine", "model", "serve", "accept"]
 BIN = Path(sys.executable).parent
+NODES = {"single": 1, "dual": 2, "pair": 2, "ring3": 3, "quad": 4, "ring4": 4, "switch": 4}
 # Connection and magic variables, which are no facts.
 NO_FACTS = {
     "ansible_check_mode",
@@ -40,6 +41,7 @@ NO_FACTS = {
     "ansible_port",
     "ansible_python_interpreter",
     "ansible_run_tags",
+    "ansible_ssh_extra_args",
     "ansible_ssh_private_key_file",
     "ansible_user",
     "ansible_collections",
@@ -181,7 +183,7 @@ def test_no_pause_as_synchronisation():
 def test_a_stage_is_a_role_and_a_playbook_of_its_name(stage):
     play = load(ROOT / f"playbooks/{stage}.yml")[-1]
     assert play["roles"] == [{"role": f"tandem.spark.{stage}"}] and play["any_errors_fatal"] is True
-    assert {"role": "tandem.spark.tandem"} in load(ROOT / f"roles/{stage}/meta/main.yml")["dependencies"]
+    assert "tandem.spark.tandem" in [one["role"] for one in load(ROOT / f"roles/{stage}/meta/main.yml")["dependencies"]]
 
 
 def test_site_is_the_stages_in_their_order():
@@ -251,7 +253,7 @@ def test_every_inventory_can_be_read(path, tmp_path):
     inventory = json.loads(ansible("ansible-inventory", "-i", source, "--list", tmp_path=tmp_path))
     hosts = inventory["spark"]["hosts"]
     assert (
-        len(hosts) == {"single": 1, "dual": 2, "quad": 4, "pair": 2}[re.findall("single|dual|quad|pair", path.name)[0]]
+        len(hosts) == NODES[re.findall("|".join(NODES), path.name)[0]]
     )
     if source is path:
         assert all("ansible_host" in inventory["_meta"]["hostvars"][name] for name in hosts)

@@ -9,7 +9,14 @@ import os
 import typing as t
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.tandem.spark.plugins.plugin_utils import _deployment, _recipe, _variables
+from ansible_collections.tandem.spark.plugins.plugin_utils import (
+    _deployment,
+    _fabric_carry,
+    _fabric_plan,
+    _fabric_pool,
+    _recipe,
+    _variables,
+)
 
 
 class ActionModule(ActionBase):
@@ -29,6 +36,10 @@ class ActionModule(ActionBase):
                 "group": {"type": "str", "default": "spark"},
                 "root": {"type": "str", "default": "/var/lib/tandem"},
                 "mtu": {"type": "int", "default": 9000},
+                "pool": {"type": "str", "default": _fabric_pool.POOL},
+                "gid_index": {"type": "str"},
+                "rendezvous": {"type": "str", "default": "auto", "choices": list(_fabric_plan.RENDEZVOUS)},
+                "served": {"type": "bool", "default": True},
                 "port": {"type": "int", "default": 8000},
                 "api_address": {"type": "str"},
                 "revision": {"type": "str"},
@@ -43,27 +54,46 @@ class ActionModule(ActionBase):
                 ]
             )
         hostvars = {name: variables["hostvars"][name] for name in names}
-        problems = _variables.unknown({name: list(hostvars[name]) for name in names}, _variables.role_options())
+        misspelt = _variables.unknown({name: list(hostvars[name]) for name in names}, _variables.role_options())
+        nodes = [_fabric_plan.node_of(name, hostvars[name]) for name in names]
+        network = {key: args[key] for key in ("mtu", "pool", "gid_index", "rendezvous")}
+        root = args["root"].rstrip("/")
         deployment: dict[str, t.Any] = {}
+        lock = ""
+        unfit: list[str] = []
         try:
             recipe = _recipe.load(args["recipe"], args["recipe_paths"])
-            lock, lock_sha256 = _lock(recipe)
+            lock, locked = _lock(recipe)
             deployment, unfit = _deployment.build(
                 args["group"],
-                [_node(name, hostvars[name]) for name in names],
+                nodes,
                 recipe,
-                root=args["root"].rstrip("/"),
-                mtu=args["mtu"],
+                root=root,
                 port=args["port"],
                 api_address=args["api_address"] or None,
                 revision=args["revision"] or None,
-                lock_sha256=lock_sha256,
+                lock_sha256=hashlib.sha256(locked).hexdigest() if lock else "",
+                nccl=_fabric_carry.nccl_of(locked.decode("utf-8", "replace")),
+                **network,
             )
-            problems += unfit
         except _recipe.RecipeError as error:
-            problems.append(str(error))
+            unfit = [str(error)]
         except OSError as error:
-            problems.append(f"recipe {args['recipe']}: engine.lock: cannot read {error.filename}: {error.strerror}")
+            unfit = [f"recipe {args['recipe']}: engine.lock: cannot read {error.filename}: {error.strerror}"]
+        if not deployment and not args["served"]:
+            # The nodes can be made ready and joined although this recipe cannot be served on them.
+            fabric, broken = _deployment.network(nodes, **network)
+            if not misspelt and not broken:
+                return {
+                    "changed": False,
+                    "ansible_facts": {
+                        "tandem_deployment": _deployment.without_engine(
+                            args["group"], fabric, root=root, unserved=unfit
+                        )
+                    },
+                    "warnings": [f"This deployment cannot be served; this stage does its part. {u}" for u in unfit],
+                }
+        problems = misspelt + unfit
         if problems:
             return _refuse(problems)
         deployment["engine"]["lock"] = lock
@@ -73,21 +103,13 @@ class ActionModule(ActionBase):
         }
 
 
-def _lock(recipe: dict[str, t.Any]) -> tuple[str, str]:
-    """Path and SHA-256 of the recipe's lock; both empty for an engine that has none."""
+def _lock(recipe: dict[str, t.Any]) -> tuple[str, bytes]:
+    """Path and content of the recipe's lock; both empty for an engine that has none."""
     if not recipe["engine"]["lock"]:
-        return "", ""
+        return "", b""
     path = os.path.normpath(os.path.join(recipe["directory"], recipe["engine"]["lock"]))
     with open(path, "rb") as handle:
-        return path, hashlib.sha256(handle.read()).hexdigest()
-
-
-def _node(name: str, hostvars: t.Any) -> dict[str, t.Any]:
-    return {
-        "name": name,
-        "address": hostvars.get("ansible_host", name),
-        "links": hostvars.get("tandem_links", []),
-    }
+        return path, handle.read()
 
 
 def _refuse(problems: list[str]) -> dict[str, t.Any]:

@@ -6,7 +6,14 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.tandem.spark.plugins.plugin_utils import _collect, _deployment, _rank, _time
+from ansible_collections.tandem.spark.plugins.plugin_utils import (
+    _collect,
+    _deployment,
+    _fabric_loss,
+    _fabric_plan,
+    _rank,
+    _time,
+)
 
 
 class FilterModule:
@@ -15,8 +22,10 @@ class FilterModule:
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         return {
             "absent_on": _collect.absent_on,
-            "arp_rules": _collect.arp_rules,
             "clean_key": _deployment.clean_key,
+            "fabric_lost": _fabric_loss.lost,
+            "fabric_refusal": _fabric_loss.refusal,
+            "fabric_results": _fabric_loss.results,
             "failed_start": _collect.failed_start,
             "first_value": _collect.first_value,
             "group_action": _rank.group_action,
@@ -24,11 +33,13 @@ class FilterModule:
             "keep_keys": _collect.keep_keys,
             "key_problems": _deployment.problems_of_key,
             "missing_packages": _collect.missing_packages,
+            "nccl_verdict": _fabric_loss.nccl_verdict,
             "node_of": _deployment.node_of,
             "rank_digest": _rank.digest,
             "rank_files": _rank.files,
             "rank_specification": _rank.specification,
             "time_config": _time.config,
+            "unsettled": _fabric_plan.unsettled,
             "values_by_node": _collect.values_by_node,
             "values_on": _collect.values_on,
         }

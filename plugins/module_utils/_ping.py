@@ -21,10 +21,10 @@ def payload(mtu: int) -> int:
     return mtu - HEADERS
 
 
-def command(ping: str, interface: str, target: str, size: int, count: int, deadline_s: int) -> list[str]:
-    """The ping of *size* payload bytes that may not be fragmented, bound to *interface*."""
+def command(ping: str, interface: str | None, target: str, size: int, count: int, deadline_s: int) -> list[str]:
+    """The ping of *size* payload bytes that may not be fragmented, bound to *interface* if one is given."""
     words = [ping, "-n", "-q", "-M", "do", "-s", str(size), "-c", str(count), "-i", "0.2", "-w", str(deadline_s)]
-    return [*words, "-I", interface, target]
+    return [*words, *(["-I", interface] if interface else []), target]
 
 
 def received(output: str) -> tuple[int, int] | None:

@@ -11,7 +11,9 @@ short_description: Turn an inventory and a recipe into a deployment
 description:
   - Reads a recipe and the group of nodes, checks that they fit, and returns what every stage works from.
   - Runs on the controller only and contacts no node. All problems of all nodes stand in one message.
-  - Besides its options it reads C(ansible_host) and C(tandem_links) of every host of the group.
+  - Besides its options it reads C(ansible_host), C(tandem_links), C(tandem_cables), C(tandem_switch) and the facts
+    C(spark_fabric) of every host of the group. Where the wiring is given as cables or a switch it assigns the
+    addresses, keeps those that nodes have already, and avoids every network that is in use on one of them.
 version_added: 0.1.0
 author:
   - The tandem.spark contributors (@tandem-spark)
@@ -47,6 +49,24 @@ options:
     description: MTU of every link in bytes, unless the link has its own.
     type: int
     default: 9000
+  pool:
+    description: Private network from which cables and switch get their addresses.
+    type: str
+    default: 10.100.128.0/20
+  gid_index:
+    description: Index of the RoCE GID that NCCL uses. Without it NCCL finds the entry itself.
+    type: str
+  rendezvous:
+    description: The network on which the ranks find each other. V(auto) takes the management network in a ring, and the
+      fabric everywhere else.
+    type: str
+    choices: [auto, fabric, management]
+    default: auto
+  served:
+    description: Whether the deployment is to be served. If not, reasons why it cannot be are warnings, and stand in
+      C(unserved); only what is wrong with the inventory and the fabric ends the run.
+    type: bool
+    default: true
   port:
     description: TCP port of the OpenAI API on the head.
     type: int
@@ -72,7 +92,8 @@ ansible_facts:
   type: dict
   contains:
     tandem_deployment:
-      description: Nodes in rank order with links and peers, model, engine, ports, disk needed, acceptance, digest.
+      description: Nodes in rank order with links, peers, routes and forwarding; fabric, model, engine, ports, disk
+        needed, acceptance, digest.
       type: dict
       returned: success
 """

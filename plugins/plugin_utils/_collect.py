@@ -48,20 +48,6 @@ def missing_packages(dpkg: str, wanted: list[str]) -> list[str]:
     return [name for name in wanted if name not in installed]
 
 
-def arp_rules(links: list[dict[str, t.Any]]) -> str:
-    """sysctl lines that make each link answer for its own address only.
-
-    Both halves of a cage can sit on one Ethernet segment, where Linux answers for any address of the host on any
-    interface, so that a neighbour learns the wrong half's MAC (reference: hardware, section 3.6).
-    """
-    lines = ["# Written by tandem.spark (fabric stage)."]
-    for link in links:
-        # sysctl reads a dot as a separator; a VLAN's name has one.
-        name = link["interface"].replace(".", "/")
-        lines += [f"net.ipv4.conf.{name}.arp_ignore = 1", f"net.ipv4.conf.{name}.arp_announce = 2"]
-    return "\n".join(lines) + "\n"
-
-
 def failed_start(states: dict[str, t.Any], failure: dict[str, t.Any]) -> str:
     """What to say when the group did not start: the failure, then the state and last lines of every rank."""
     parts = [str(failure.get("msg") or "The group did not start.")]

@@ -13,24 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import itertools
 import json
 import re
 import typing as t
 
-from ansible_collections.tandem.spark.plugins.plugin_utils import _engines
-from ansible_collections.tandem.spark.plugins.plugin_utils._addresses import (
-    NOT_A_PEER_ADDRESS,
-    AddressError,
-    parse_link_address,
-)
+from ansible_collections.tandem.spark.plugins.plugin_utils import _engines, _fabric_carry, _fabric_plan, _fabric_pool
+from ansible_collections.tandem.spark.plugins.plugin_utils._addresses import NOT_A_PEER_ADDRESS
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
 MINIMUM_KEY_LENGTH = 16
-NOT_STARTED_FROM = ("title", "sources", "acceptance", "disk_needed_bytes")
-# IPv6's least MTU, and the most that a ConnectX-7 takes.
-MTU_RANGE = (1280, 9978)
+NOT_STARTED_FROM = ("title", "sources", "acceptance", "disk_needed_bytes", "unserved")
 
 
 def problems_of_key(key: str) -> list[str]:
@@ -59,116 +51,6 @@ def release_name(name: str, version: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{version}").strip(".-")
 
 
-def _links(node: dict[str, t.Any], mtu: int) -> tuple[list[dict[str, t.Any]], list[str]]:
-    links: list[dict[str, t.Any]] = []
-    problems: list[str] = []
-    raw = node.get("links") or []
-    if not isinstance(raw, list) or not all(isinstance(link, dict) for link in raw):
-        return [], [f"{node['name']}: tandem_links: found {raw!r}, wanted a list of {{interface, address}}"]
-    for number, link in enumerate(raw):
-        unknown = sorted(map(str, set(link) - {"interface", "address", "mtu"}))
-        missing = sorted({"interface", "address"} - {key for key, value in link.items() if value})
-        if unknown or missing:
-            what = [f"unknown key {key}" for key in unknown] + [f"no {key}" for key in missing]
-            problems.append(f"{node['name']}: tandem_links[{number}]: {', '.join(what)}; wanted interface and address")
-            continue
-        try:
-            address = parse_link_address(link["address"])
-        except AddressError as error:
-            problems.append(f"{node['name']}: tandem_links[{number}] ({link['interface']}): {error}")
-            continue
-        interface, bytes_ = str(link["interface"]), _mtu(link.get("mtu") or mtu)
-        if not INTERFACE.fullmatch(interface):
-            problems.append(f"{node['name']}: tandem_links[{number}]: found {interface!r}, wanted an interface's name")
-        if bytes_ is None:
-            problems.append(
-                f"{node['name']}: tandem_links[{number}] ({interface}): mtu: found {link.get('mtu') or mtu!r}, wanted "
-                f"a number from {MTU_RANGE[0]} to {MTU_RANGE[1]}"
-            )
-        links.append(
-            {
-                "interface": interface,
-                "address": str(address),
-                "ip": str(address.ip),
-                "network": str(address.network),
-                "mtu": bytes_,
-                "peers": [],
-            }
-        )
-    return links, problems
-
-
-def _mtu(value: t.Any) -> int | None:
-    """An MTU as a number of bytes, ``None`` when it cannot be one."""
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if not isinstance(value, bool) and MTU_RANGE[0] <= number <= MTU_RANGE[1] else None
-
-
-def _own_link_problems(name: str, links: list[dict[str, t.Any]]) -> list[str]:
-    problems = []
-    for a, b in itertools.combinations(links, 2):
-        if a["interface"] == b["interface"]:
-            problems.append(f"{name}: tandem_links: {a['interface']} stands twice, wanted each interface once")
-        elif a["ip"] == b["ip"]:
-            problems.append(
-                f"{name}: {a['interface']} and {b['interface']} both have {a['ip']}, wanted different addresses"
-            )
-        elif ipaddress.ip_network(a["network"]).overlaps(ipaddress.ip_network(b["network"])):
-            problems.append(
-                f"{name}: {a['interface']} ({a['address']}) and {b['interface']} ({b['address']}) share the network "
-                f"{min(a['network'], b['network'], key=lambda n: ipaddress.ip_network(n).prefixlen)}, wanted one "
-                "network per rail (two equal routes send traffic out of the wrong port); give each rail a /24 or /30 "
-                "of its own"
-            )
-    return problems
-
-
-def _join(nodes: list[dict[str, t.Any]]) -> list[str]:
-    """Tell every link who is at its other end: the links of other nodes in the same network."""
-    problems = []
-    everything = [(node, link) for node in nodes for link in node["links"]]
-    for (node_a, a), (node_b, b) in itertools.combinations(everything, 2):
-        if node_a is node_b:
-            continue
-        if a["ip"] == b["ip"]:
-            problems.append(
-                f"{node_a['name']} ({a['interface']}) and {node_b['name']} ({b['interface']}) both have the link "
-                f"address {a['ip']} (as {a['address']} and {b['address']}), wanted a different one on each node"
-            )
-        elif a["network"] == b["network"]:
-            if a["mtu"] != b["mtu"]:
-                problems.append(
-                    f"{node_a['name']} {a['interface']} has mtu {a['mtu']} and {node_b['name']} {b['interface']} has "
-                    f"mtu {b['mtu']}, wanted the same on both ends of {a['network']}"
-                )
-            a["peers"].append({"node": node_b["name"], "interface": b["interface"], "ip": b["ip"]})
-            b["peers"].append({"node": node_a["name"], "interface": a["interface"], "ip": a["ip"]})
-    if problems:
-        return problems
-    return [
-        f"{node['name']}: {link['interface']} ({link['address']}) has no node at its other end, wanted a second node "
-        f"with an address in {link['network']}"
-        for node, link in everything
-        if not link["peers"]
-    ]
-
-
-def _meeting_address(nodes: list[dict[str, t.Any]]) -> tuple[str | None, list[str]]:
-    """The head's link address that every worker reaches in one hop; rendezvous and copies go there."""
-    head = nodes[0]
-    for link in head["links"]:
-        if {peer["node"] for peer in link["peers"]} >= {node["name"] for node in nodes[1:]}:
-            return link["ip"], []
-    return None, [
-        f"{head['name']}: no link of the head reaches every other node ({', '.join(n['name'] for n in nodes[1:])}) in "
-        "one hop, which tensor-parallel engines need; close the chain with a switch, or use an engine that only needs "
-        "its neighbours"
-    ]
-
-
 def api(address: str, port: int) -> dict[str, t.Any]:
     """Where the API is: address and port to bind, URL to ask."""
     host = f"[{address}]" if ":" in address else address
@@ -182,15 +64,18 @@ def build(
     *,
     root: str = "/var/lib/tandem",
     mtu: int = 9000,
+    pool: t.Any = _fabric_pool.POOL,
+    gid_index: t.Any = None,
+    rendezvous: str = "auto",
     port: int = 8000,
     api_address: str | None = None,
     revision: str | None = None,
     lock_sha256: str = "",
+    nccl: str | None = None,
 ) -> tuple[dict[str, t.Any], list[str]]:
     """Return the deployment and every problem found; with problems the deployment must not be used.
 
-    *nodes*: in rank order, each with ``name``, ``address`` (management) and ``links`` (``interface``, ``address``,
-    ``mtu``).
+    *nodes*: in rank order, as :func:`_fabric_plan.plan` takes them. *nccl*: its version in the engine's lock.
     """
     problems: list[str] = []
     wanted = recipe["nodes"]
@@ -199,35 +84,18 @@ def build(
             f"group {group}: found {len(nodes)} node(s) ({', '.join(n['name'] for n in nodes) or 'none'}), recipe "
             f"{recipe['name']} wants {wanted}; add or remove hosts in the group, or choose a recipe for {len(nodes)}"
         )
-    built: list[dict[str, t.Any]] = []
-    for rank, node in enumerate(nodes):
-        links, own = _links(node, mtu)
-        problems += own + _own_link_problems(node["name"], links)
-        address = str(node.get("address") or node["name"])
-        built.append({"name": node["name"], "rank": rank, "address": address, "links": links})
-    by_address: dict[str, list[str]] = {}
-    for node in built:
-        by_address.setdefault(node["address"], []).append(node["name"])
-    for address, names in by_address.items():
-        if len(names) > 1:
-            problems.append(f"{' and '.join(names)} have the same ansible_host {address}, wanted one address per node")
-    if len(built) > 1:
-        problems += [
-            f"{node['name']}: tandem_links is empty, wanted the address of at least one cable: {len(built)} nodes meet "
-            "on the fabric, never on the management network or loopback"
-            for node, given in zip(built, nodes)
-            if not given.get("links")
-        ]
-    problems += _join(built)
-    meeting: str | None = None
-    if len(built) > 1 and not problems:
-        meeting, trouble = _meeting_address(built)
-        if recipe["tensor_parallel"] > 1:
-            problems += trouble
+    fabric, trouble = network(nodes, mtu=mtu, pool=pool, gid_index=gid_index, rendezvous=rendezvous)
+    problems += trouble
+    built = fabric["nodes"]
+    engine_name = recipe["engine"]["name"]
+    if not trouble and built:
+        problems += _fabric_carry.nccl_problems(fabric, engine_name, nccl)
+        problems += _fabric_carry.carries(
+            fabric, engine_name, recipe["tensor_parallel"], by_layers=engine_name in _engines.SPLIT_BY_LAYERS
+        )
+    meeting = fabric.get("rendezvous_ip") if len(built) > 1 else None
     if meeting and meeting.startswith(NOT_A_PEER_ADDRESS):
         problems.append(f"rendezvous: found {meeting}, wanted an address of the head that the workers can reach")
-    for node in built:
-        node["fabric_ip"], node["source_ip"] = _fabric_addresses(node, built[0], meeting)
 
     if not root.startswith("/"):
         problems.append(f"tandem_root: found {root!r}, wanted an absolute path below /, such as /var/lib/tandem")
@@ -263,6 +131,7 @@ def build(
         "group": group,
         "head": built[0]["name"],
         "nodes": built,
+        "fabric": _without_nodes(fabric),
         "rendezvous": f"{meeting}:{recipe['serve']['rendezvous_port']}" if meeting else None,
         "api": api(api_address or built[0]["address"], port),
         "model": dict(model, release=model_id, path=f"{root}/models/{model_id}"),
@@ -275,28 +144,48 @@ def build(
         # Weights are written once per node; an engine release is its wheels plus the environment made of them.
         "disk_needed_bytes": {root: model["size_bytes"] + engine["size_bytes"]},
         "sources": recipe["sources"],
+        "unserved": [],
     }
+    return _with_digest(deployment), []
+
+
+def network(nodes: list[dict[str, t.Any]], **options: t.Any) -> tuple[dict[str, t.Any], list[str]]:
+    """The plan of the fabric, which needs no recipe, and every problem found in the inventory."""
+    fabric, problems = _fabric_plan.plan(nodes, **options)
+    by_address: dict[str, list[str]] = {}
+    for node in fabric["nodes"]:
+        by_address.setdefault(node["address"], []).append(node["name"])
+    for address, names in by_address.items():
+        if len(names) > 1:
+            problems.append(f"{' and '.join(names)} have the same ansible_host {address}, wanted one address per node")
+    return fabric, problems
+
+
+def without_engine(
+    group: str, fabric: dict[str, t.Any], *, root: str = "/var/lib/tandem", unserved: list[str]
+) -> dict[str, t.Any]:
+    """What the stages before the engine need of a deployment that cannot be served, and why it cannot."""
+    deployment = {
+        "name": "",
+        "group": group,
+        "head": fabric["nodes"][0]["name"],
+        "nodes": fabric["nodes"],
+        "fabric": _without_nodes(fabric),
+        "engine": {"packages": []},
+        "root": root,
+        "unserved": unserved,
+    }
+    return _with_digest(deployment)
+
+
+def _without_nodes(fabric: dict[str, t.Any]) -> dict[str, t.Any]:
+    return {key: value for key, value in fabric.items() if key != "nodes"}
+
+
+def _with_digest(deployment: dict[str, t.Any]) -> dict[str, t.Any]:
     # What the ranks are started from: another question of the acceptance must not restart them.
     started_from = {key: value for key, value in deployment.items() if key not in NOT_STARTED_FROM}
-    deployment["digest"] = hashlib.sha256(json.dumps(started_from, sort_keys=True).encode()).hexdigest()
-    return deployment, []
-
-
-def _fabric_addresses(
-    node: dict[str, t.Any], head: dict[str, t.Any], meeting: str | None
-) -> tuple[str | None, str | None]:
-    """(this node's address on the rail where the group meets, the head's address on it).
-
-    Every node lists its rails in an order of its own, so the rail is found by the meeting address, not by its place.
-    Without one it is the first rail that the node shares with the head.
-    """
-    if node is head:
-        return meeting or (node["links"][0]["ip"] if node["links"] else None), None
-    for link in node["links"]:
-        for peer in link["peers"]:
-            if peer["node"] == head["name"] and meeting in (None, peer["ip"]):
-                return link["ip"], peer["ip"]
-    return (node["links"][0]["ip"] if node["links"] else None), None
+    return dict(deployment, digest=hashlib.sha256(json.dumps(started_from, sort_keys=True).encode()).hexdigest())
 
 
 def node_of(deployment: dict[str, t.Any], name: str) -> dict[str, t.Any]:

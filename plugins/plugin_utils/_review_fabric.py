@@ -458,7 +458,9 @@ def pinned_gid(review: Review) -> None:
 
 
 def pinned_value(review: Review) -> str | None:
-    for environment in (as_map(review.engine, "environment"), as_map(review.deployment, "environment")):
+    # A recipe's own setting comes last, so it counts; then that of the inventory (tandem_gid_index).
+    places = (as_map(review.engine, "environment"), as_map(review.deployment, "environment"))
+    for environment in (*places, as_map(review.fabric, "environment")):
         if "NCCL_IB_GID_INDEX" in environment:
             text = str(environment["NCCL_IB_GID_INDEX"] if environment["NCCL_IB_GID_INDEX"] is not None else "").strip()
             return None if text == "-1" else text

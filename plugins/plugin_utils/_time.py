@@ -22,7 +22,10 @@ def config(deployment: dict[str, t.Any], name: str, servers: list[str]) -> str:
     lines = ["# Written by tandem.spark (baseline stage)."]
     lines += [f"server {server} iburst" for server in servers]
     if node["rank"] == 0:
-        lines += [f"allow {link['network']}" for link in head["links"]]
+        # Those without a cable to the head as well: what others pass on keeps its sender's address.
+        own = [link["network"] for link in head["links"]]
+        far = sorted({link["network"] for entry in deployment["nodes"] for link in entry["links"]}.difference(own))
+        lines += [f"allow {network}" for network in own + far]
         lines.append("local stratum 10")
     elif node["source_ip"]:
         lines.append(f"server {node['source_ip']} iburst prefer")

@@ -18,3 +18,7 @@ import types
 from ansible_collections.tandem.spark.plugins.plugin_utils._engines import sglang
 
 ADAPTERS: dict[str, types.ModuleType] = {"sglang": sglang}
+
+# Engines that split a model by its layers and speak TCP: any fabric with routes will do. All others let every rank talk
+# to every other one over RDMA.
+SPLIT_BY_LAYERS = frozenset({"llama_cpp"})

@@ -48,23 +48,24 @@ def settings(environment: dict[str, t.Any]) -> dict[str, str]:
     return {name: str(value) for name, value in environment.items() if value is not None and value != ""}
 
 
-def network_environment(node: dict[str, t.Any], rdma: dict[str, str | None]) -> dict[str, str]:
+def network_environment(
+    node: dict[str, t.Any], rdma: dict[str, str | None], fabric: t.Mapping[str, t.Any] | None = None
+) -> dict[str, str]:
     """Environment that ties every library of a rank to the fabric, from this node's own interfaces.
 
-    *rdma* maps interface to RDMA device (``None``: the node has none). ``NCCL_SOCKET_IFNAME`` takes an exact name only
-    with a leading ``=`` (NVIDIA/nccl-tests#9); Gloo takes the bare name. ``NCCL_IB_GID_INDEX`` is never set: the table
-    moves, and NCCL finds the right entry itself since 2.21 (NVIDIA/nccl#1333).
+    *rdma* maps interface to RDMA device (``None``: the node has none); *fabric* is the deployment's, whose
+    ``environment`` is what this topology needs. ``NCCL_SOCKET_IFNAME`` takes an exact name only with a leading ``=``
+    (NVIDIA/nccl-tests#9); Gloo takes the bare name. ``NCCL_IB_GID_INDEX`` is set only where the inventory asks for it:
+    the table moves, and NCCL finds the right entry itself since 2.21 (NVIDIA/nccl#1333).
     """
     if not node["links"]:
         return {}
-    # The rail on which the group meets; a node can list its rails in another order than its peers.
-    first = next((link["interface"] for link in node["links"] if link["ip"] == node["fabric_ip"]), None)
-    first = first or node["links"][0]["interface"]
+    meets = node["socket_interface"]
     environment = {
-        "GLOO_SOCKET_IFNAME": first,
-        "NCCL_SOCKET_IFNAME": f"={first}",
-        "TP_SOCKET_IFNAME": first,
-        "UCX_NET_DEVICES": first,
+        "GLOO_SOCKET_IFNAME": meets,
+        "NCCL_SOCKET_IFNAME": f"={meets}",
+        "TP_SOCKET_IFNAME": meets,
+        "UCX_NET_DEVICES": meets,
     }
     devices = [device for link in node["links"] if (device := rdma.get(link["interface"]))]
     if devices:
@@ -73,4 +74,5 @@ def network_environment(node: dict[str, t.Any], rdma: dict[str, str | None]) -> 
         environment["NCCL_IB_ROCE_VERSION_NUM"] = "2"
         # Fail closed: without it NCCL goes on over TCP, four times slower, and says nothing (sgl-project/sglang#1427).
         environment["NCCL_NET"] = "IB"
+        environment.update((fabric or {}).get("environment") or {})
     return environment

@@ -74,7 +74,7 @@ def rank(deployment: dict[str, t.Any], node: dict[str, t.Any], rdma: dict[str, s
 
     environment: dict[str, str] = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if count > 1:
-        environment.update(network_environment(node, rdma))
+        environment.update(network_environment(node, rdma, deployment["fabric"]))
         # SGLang's message queue advertises an address of its own choice, the Wi-Fi's for instance, unless told
         # (MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks#3).
         environment["SGLANG_HOST_IP"] = node["fabric_ip"]

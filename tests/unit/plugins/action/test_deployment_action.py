@@ -94,3 +94,54 @@ def test_empty_options_are_absent(deploy):
 def test_an_engine_that_this_release_cannot_launch(deploy, make_recipe):
     result = deploy(recipe=make_recipe(engine__name="vllm", engine__lock=""))
     assert result["failed"] and "vllm" in result["msg"] and "sglang" in result["msg"]
+
+
+# --- a recipe that cannot be served, and cables
+
+
+def test_stages_before_the_engine_run_although_the_recipe_cannot_be_served(deploy, make_recipe):
+    recipe = make_recipe(engine__name="vllm", engine__lock="", model__revision="main")
+    result = deploy(recipe=recipe, served=False)
+    found = result["ansible_facts"]["tandem_deployment"]
+    assert "failed" not in result and [node["name"] for node in found["nodes"]] == ["spark-a", "spark-b"]
+    assert len(found["unserved"]) == len(result["warnings"]) == 2 and "vllm" in "".join(result["warnings"])
+    assert found["engine"] == {"packages": []} and len(found["digest"]) == 64
+    assert deploy(recipe="none", served=False, recipe_paths=[])["ansible_facts"]["tandem_deployment"]["unserved"]
+
+
+def test_a_deployment_that_can_be_served_is_the_same_for_all_stages(deploy):
+    assert deploy(served=False) == deploy(served=True)
+
+
+def test_a_wrong_inventory_ends_every_stage(deploy):
+    def change(hostvars):
+        hostvars["spark-b"]["tandem_links"][0]["address"] = "192.168.100.10/24"
+
+    result = deploy(change, served=False, revision="main")
+    assert result["failed"] and "192.168.100.10" in result["msg"] and "main" in result["msg"]
+    assert deploy(lambda hostvars: hostvars["spark-a"].update(tandem_recpie=1), served=False)["failed"]
+
+
+def test_cables_and_what_the_nodes_said(deploy):
+    def change(hostvars):
+        for variables in hostvars.values():
+            variables["tandem_links"] = []
+            variables["tandem_cables"] = [["spark-a.0", "spark-b.1"]]
+            busy = {"docker0": {"addresses": ["10.100.128.1/24"]}}
+            variables["ansible_facts"] = {"spark_fabric": {"other_interfaces": busy}}
+
+    found = deploy(change)["ansible_facts"]["tandem_deployment"]
+    assert found["nodes"][1]["links"][0] | {"peers": []} == {
+        "interface": "enp1s0f1np1",
+        "address": "10.100.129.2/30",
+        "ip": "10.100.129.2",
+        "network": "10.100.129.0/30",
+        "mtu": 9000,
+        "cage": 1,
+        "rail": 0,
+        "peers": [],
+    }
+    assert found["rendezvous"] == "10.100.129.1:25000"
+    assert deploy(change, pool="10.200.0.0/24")["ansible_facts"]["tandem_deployment"]["nodes"][0]["links"][0]["ip"] == (
+        "10.200.0.1"
+    )

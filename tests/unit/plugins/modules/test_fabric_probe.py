@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from ansible_collections.tandem.spark.plugins.modules import fabric_probe
@@ -37,7 +38,7 @@ def probe(run_module, monkeypatch, tmp_path):
             return "ping: sendmsg: No buffer space available" if count is None else SUMMARY.format(count)
 
         monkeypatch.setattr(fabric_probe, "ping", ping)
-        return run_module(fabric_probe, {"node": "spark-a", "links": links(), **options})
+        return run_module(fabric_probe, {"node": "spark-a", "links": links(), "settle_s": 0, **options})
 
     run.asked = asked
     return run
@@ -78,3 +79,51 @@ def test_no_ping_and_no_links(probe, monkeypatch, tmp_path):
 def test_the_program_runs_in_plain_english():
     command = ["/bin/sh", "-c", "echo $LC_ALL; echo err >&2; exit 1"]
     assert asyncio.run(fabric_probe.ping(command)) == "C\nerr\n"
+
+
+FAR = [
+    {"node": "spark-c", "ip": "10.0.2.2", "rail": 0, "hops": 2, "through": ["spark-b"], "mtu": 9000},
+    {"node": "spark-d", "ip": "10.0.3.2", "rail": 0, "hops": 3, "through": ["spark-b", "spark-c"], "mtu": 4200},
+]
+
+
+def test_far_nodes_are_pinged_end_to_end(probe):
+    result = probe(lambda _ip: 3, far=FAR)
+    assert [proof["verdict"] for proof in result["proofs"]] == ["ok"] * 4
+    assert [proof["payload_bytes"] for proof in result["proofs"]] == [8972, 8972, 8972, 4172]
+    assert "-I" not in [word for command in probe.asked if command[-1] == "10.0.3.2" for word in command]
+    # Each neighbour is asked once before that.
+    assert [command[-1] for command in probe.asked[:2]] == ["192.168.100.11", "192.168.101.11"]
+    assert probe.asked[0][probe.asked[0].index("-s") + 1] == "8"
+
+
+def test_a_neighbour_that_passes_nothing_on(probe):
+    result = probe(*[lambda ip: 0 if ip.startswith("10.") else 3] * 2, far=FAR)
+    assert result["failed"] and "no reply through spark-b, spark-c" in result["msg"] and "forwarding" in result["msg"]
+
+
+def test_the_smallest_mtu_on_the_way(probe):
+    result = probe(lambda ip: 0 if ip == "10.0.2.2" else 3, far=FAR)
+    assert "wanted mtu 9000 on every cable through spark-b" in result["msg"]
+
+
+def test_nodes_behind_a_silent_neighbour_are_named_once(probe):
+    result = probe(lambda _ip: 0, lambda _ip: 0, far=FAR)
+    assert result["msg"].count("no reply; wanted one") == 2
+    assert "spark-a: spark-c, spark-d cut off behind spark-b" in result["msg"]
+    assert [proof["verdict"] for proof in result["proofs"]][2:] == ["cut off", "cut off"]
+
+
+def test_it_waits_for_the_addresses(probe, commands, monkeypatch, tmp_path):
+    (tmp_path / "ip").write_text("#!/bin/sh\n")
+    (tmp_path / "ip").chmod(0o755)
+    monkeypatch.setattr(fabric_probe.time, "sleep", lambda _seconds: None)
+    names = ["enp1s0f0np0", "enP2p1s0f0np0"]
+    seen = []
+
+    def show(_words, _options):
+        seen.append(1)
+        return 0, json.dumps([{"ifname": n, "addr_info": [{}]} for n in names[: len(seen)]]), ""
+
+    commands[f"{tmp_path}/ip -j -4 addr"] = show
+    assert "failed" not in probe(lambda _ip: 3, settle_s=20) and len(seen) == 2

@@ -48,12 +48,6 @@ def test_missing_packages_takes_any_text(text):
     assert _collect.missing_packages(text, ["no such package"]) == ["no such package"]
 
 
-def test_arp_rules_for_an_interface_with_a_dot():
-    text = _collect.arp_rules([{"interface": "enp1s0f0np0.100"}])
-    assert "net.ipv4.conf.enp1s0f0np0/100.arp_ignore = 1" in text
-    assert text.endswith("arp_announce = 2\n")
-
-
 def test_failed_start_names_every_rank():
     unit = {"ActiveState": "failed", "Result": "exit-code", "ExecMainStatus": "1"}
     text = _collect.failed_start(
