@@ -62,8 +62,13 @@ def read(raw: bytes, run: str) -> dict[str, t.Any] | None:
     lists = [names for names in (heard, known) if isinstance(names, list) and all(isinstance(n, str) for n in names)]
     if len(lists) < 2:
         return None
-    numbers = {key: said.get(key) if type(said.get(key)) is int else None for key in ("cage", "rail")}
+    numbers = {key: _number(said.get(key)) for key in ("cage", "rail")}
     return {"node": node, "interface": interface, "heard": lists[0], "known": lists[1][:NAMES], **numbers}
+
+
+def _number(value: t.Any) -> int | None:
+    """A whole number; a truth value is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 class Ear:

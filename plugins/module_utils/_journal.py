@@ -340,13 +340,12 @@ def revert(why: str = "") -> list[str] | None:
 def main() -> int:
     left = revert(why="nobody confirmed the change in time")
     if left is None:
-        print("There is no unconfirmed change of the fabric; nothing was put back.")
+        sys.stdout.write("There is no unconfirmed change of the fabric; nothing was put back.\n")
         return 0
-    print("The change of the fabric was not confirmed: the old configuration is back.")
-    for line in left:
-        print(f"could not be put back: {line}")
+    sys.stdout.write("The change of the fabric was not confirmed: the old configuration is back.\n")
+    sys.stdout.writelines(f"could not be put back: {line}\n" for line in left)
     return 1 if left else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -97,8 +97,11 @@ def node(commands, monkeypatch, tmp_path):
     commands["systemctl restart"] = restart
     commands["nmcli --terse"] = lambda _words, _options: (0, state["devices"], "")
     commands["nft list table inet tandem_fabric"] = lambda _words, _options: (0 if state["table"] else 1, "", "")
-    rules = lambda _w, _o: (1, "", "") if state["docker"] is None else (0, state["docker"], "")  # noqa: E731
-    commands["iptables -w -S DOCKER-USER"] = rules
+
+    def docker_rules(_words, _options):
+        return (1, "", "") if state["docker"] is None else (0, state["docker"], "")
+
+    commands["iptables -w -S DOCKER-USER"] = docker_rules
     return state
 
 

@@ -9,8 +9,8 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import _wiring
 from hypothesis import given
 from hypothesis import strategies as st
 
-NAMES = ["spark-a", "spark-b", "spark-c", "spark-d"]
-CHAIN = [["spark-a.1", "spark-b.0"], ["spark-b.1", "spark-c.0"], ["spark-c.1", "spark-d.0"]]
+NAMES = ("spark-a", "spark-b", "spark-c", "spark-d")
+CHAIN = (("spark-a.1", "spark-b.0"), ("spark-b.1", "spark-c.0"), ("spark-c.1", "spark-d.0"))
 
 
 def results(cables, *, names=NAMES, rails=(0, 1), switch=None, carrier=False):
@@ -27,20 +27,20 @@ def results(cables, *, names=NAMES, rails=(0, 1), switch=None, carrier=False):
         for name in names
     }
 
-    def join(a, b):
-        (name, cage), (peer, other) = (text.rsplit(".", 1) for text in (a, b))
+    def see(here, there):
+        (name, cage), (peer, other) = (text.rsplit(".", 1) for text in (here, there))
         for rail in rails:
             entry = found[name]["interfaces"][f"{cage}{rail}"]
             entry["carrier"] = True
             entry["neighbours"].append({"node": peer, "interface": "x", "cage": int(other), "rail": rail})
 
     for a, b in cables:
-        join(a, b)
-        join(b, a)
+        see(a, b)
+        see(b, a)
     for a in switch or []:
         for b in switch:
             if a != b:
-                join(a, b)
+                see(a, b)
     return found
 
 
