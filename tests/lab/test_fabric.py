@@ -390,7 +390,8 @@ def test_chain_end_to_end(chain: Lab) -> None:
     done = chain.play("-vvvv")
     assert done.returncode == 0 and set(changed(done.stdout).values()) == {0}, done.stdout
     trips = re.findall(r"^<([^>]+)> SSH: EXEC ", done.stdout, re.MULTILINE)
-    print(f"\n    SSH round trips per node: {sorted({node: trips.count(node) for node in set(trips)}.values())}")
+    counts = {node: trips.count(node) for node in set(trips)}
+    print(f"\n    SSH round trips per node: {sorted(counts.values())}")
     assert max(counts.values()) <= 6
 
 
