@@ -115,7 +115,11 @@ def test_defaults_specs_and_readme_agree(role):
     options = load(role / "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
     documented = re.findall(r"^\| `(\w+)` \|", (role / "README.md").read_text(encoding="utf-8"), re.M)
     assert documented == list(options) == list(defaults)
-    assert defaults == {name: option["default"] for name, option in options.items() if "default" in option}
+    # Ansible prints a specification, its templates filled in, when it refuses an argument: no secret's default is in it.
+    assert not [name for name, option in options.items() if option.get("no_log") and option.get("default")]
+    secrets = [name for name, option in options.items() if option.get("no_log") and "default" not in option]
+    written = {name: option["default"] for name, option in options.items() if "default" in option}
+    assert {name: value for name, value in defaults.items() if name not in secrets} == written
     for name, option in options.items():
         assert name.startswith(f"{role.name}_") and option["description"] and option["type"]
 
@@ -281,6 +285,19 @@ def test_commented_variables_of_an_inventory_exist(path):
 
 def test_every_playbook_passes_the_syntax_check(tmp_path):
     ansible("ansible-playbook", "-i", "inventories/dual_spark", "--syntax-check", *PLAYBOOKS, tmp_path=tmp_path)
+
+
+def test_a_refused_argument_does_not_show_the_key(tmp_path):
+    (tmp_path / "hosts.yml").write_text("spark: {hosts: {node: {ansible_connection: local}}}\n")
+    words = [str(BIN / "ansible-playbook"), "tandem.spark.preflight", "-i", str(tmp_path / "hosts.yml")]
+    words += ["-e", "tandem_api_port=none", "-vvv"]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOME": str(tmp_path)}
+    environment["HOME"] = str(tmp_path)
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    output = done.stdout + done.stderr
+    assert done.returncode != 0 and "argument 'tandem_api_port'" in output
+    (key,) = (tmp_path / ".config/tandem").glob("*.key")
+    assert key.read_text().strip() not in output
 
 
 # --- texts

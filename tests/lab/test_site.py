@@ -138,6 +138,7 @@ BAD_INPUT = {
         ["-e", json.dumps({**HUGE, "tandem_model_revision": "0" * 40})],
         ["disk.too_little", "spark-a", "spark-b", "/var/lib/tandem"],
     ),
+    "a port that is no number": (["-e", "tandem_api_port=none"], ["argument 'tandem_api_port'"]),
     "a key that cannot work": (["-e", "tandem_api_key=short"], ["found 5 characters", "wanted 16"]),
 }
 
@@ -164,6 +165,7 @@ def test_bad_input_is_refused_before_anything_is_changed(lab: Lab, name: str, tm
     for text in wanted:
         assert text in done.stdout
     assert "Traceback" not in done.stdout
+    assert name == "no spark group" or lab.key not in done.stdout
     assert all(host["changed"] == 0 for host in recap(done.stdout).values())
     assert lab.fingerprint() == before
 
