@@ -8,7 +8,16 @@
 
 from __future__ import annotations
 
-PROPERTIES = ("LoadState", "ActiveState", "SubState", "MainPID", "Result", "ExecMainStatus", "UnitFileState")
+PROPERTIES = (
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "MainPID",
+    "Result",
+    "ExecMainStatus",
+    "UnitFileState",
+    "InvocationID",
+)
 
 
 def show_command(unit: str) -> list[str]:
@@ -26,6 +35,13 @@ def is_active(properties: dict[str, str]) -> bool:
     return properties.get("ActiveState") in ("active", "activating", "reloading")
 
 
-def journal_command(unit: str, lines: int) -> list[str]:
-    """The last *lines* of the unit's journal of this boot."""
-    return ["journalctl", "--no-pager", "--output=cat", "--boot", f"--lines={lines}", f"--unit={unit}"]
+def journal_command(unit: str, lines: int, invocation: str = "") -> list[str]:
+    """The last *lines* of the unit's journal of this boot.
+
+    With *invocation* (``InvocationID``) only of that start: what an earlier one said at its end explains nothing.
+    """
+    command = ["journalctl", "--no-pager", "--output=cat", "--boot", f"--lines={lines}"]
+    if invocation:
+        # The first marks what the unit's processes write, the second what systemd writes about the unit.
+        return [*command, f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
+    return [*command, f"--unit={unit}"]

@@ -140,7 +140,8 @@ def main() -> t.NoReturn:
     phase = "waiting for the engine to listen"
 
     def stop(why: str) -> t.NoReturn:
-        _code, log, _err = module.run_command(_systemd.journal_command(parameters["unit"], LOG_LINES))
+        invocation = properties.get("InvocationID", "")
+        _code, log, _err = module.run_command(_systemd.journal_command(parameters["unit"], LOG_LINES, invocation))
         seconds = round(time.monotonic() - began, 1)
         module.fail_json(
             msg=f"not ready after {seconds} s, {phase}: {why}\nlast lines of the rank here:\n{log.strip()}",

@@ -75,7 +75,7 @@ port_taken:
   returned: success
   type: bool
 journal:
-  description: The last log lines.
+  description: The last log lines since the rank was started last.
   returned: success
   type: str
 """
@@ -130,7 +130,9 @@ def main() -> t.NoReturn:
     journal = ""
     if parameters["journal_lines"]:
         _code, journal, _err = module.run_command(
-            _systemd.journal_command(parameters["unit"], parameters["journal_lines"])
+            _systemd.journal_command(
+                parameters["unit"], parameters["journal_lines"], properties.get("InvocationID", "")
+            )
         )
     taken = None
     # A rank that is still ending holds its own port.

@@ -44,3 +44,10 @@ def test_any_output(text):
 def test_commands_ask_for_one_unit_only():
     assert _systemd.show_command("x.service")[:3] == ["systemctl", "show", "x.service"]
     assert "--lines=25" in _systemd.journal_command("x.service", 25)
+    assert "--unit=x.service" in _systemd.journal_command("x.service", 25)
+
+
+def test_the_journal_of_one_start_has_no_lines_of_the_one_before():
+    command = _systemd.journal_command("x.service", 25, "0" * 32)
+    assert command[-3:] == [f"_SYSTEMD_INVOCATION_ID={'0' * 32}", "+", f"INVOCATION_ID={'0' * 32}"]
+    assert "InvocationID" in _systemd.show_command("x.service")[-1]
