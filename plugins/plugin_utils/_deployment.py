@@ -21,6 +21,10 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import _engines, _fab
 from ansible_collections.tandem.spark.plugins.plugin_utils._addresses import NOT_A_PEER_ADDRESS
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+# Its place stands in a unit file, where spaces separate words, quotes and backslashes quote, and % begins a specifier.
+ROOT = re.compile(r"(/[A-Za-z0-9._@+-]+)+")
+# ProtectHome= and PrivateTmp= of the unit; /run is gone after a reboot.
+HIDDEN_FROM_UNIT = ("/home", "/root", "/tmp", "/var/tmp", "/run")
 MINIMUM_KEY_LENGTH = 16
 NOT_STARTED_FROM = ("title", "sources", "acceptance", "disk_needed_bytes", "unserved")
 
@@ -44,6 +48,22 @@ def problems_of_key(key: str) -> list[str]:
 def clean_key(text: t.Any) -> str:
     """A key as read from a file: without the line end (LF or CRLF) that editors add."""
     return "" if text is None else str(text).rstrip("\r\n")
+
+
+def problems_of_root(root: str) -> list[str]:
+    """Say why the unit could not be started from the directory *root*."""
+    if not ROOT.fullmatch(root) or ".." in root.split("/"):
+        return [
+            f"tandem_root: found {root!r}, wanted an absolute path below / of letters, digits and . _ - @ + (it stands in "
+            "a unit file), such as /var/lib/tandem"
+        ]
+    hidden = next((place for place in HIDDEN_FROM_UNIT if f"{root}/".startswith(f"{place}/")), None)
+    if hidden:
+        return [
+            f"tandem_root: found {root!r}, wanted a directory outside {hidden}, which the service cannot see, such as "
+            "/var/lib/tandem or /srv/tandem"
+        ]
+    return []
 
 
 def release_name(name: str, version: str) -> str:
@@ -97,8 +117,7 @@ def build(
     if meeting and meeting.startswith(NOT_A_PEER_ADDRESS):
         problems.append(f"rendezvous: found {meeting}, wanted an address of the head that the workers can reach")
 
-    if not root.startswith("/"):
-        problems.append(f"tandem_root: found {root!r}, wanted an absolute path below /, such as /var/lib/tandem")
+    problems += problems_of_root(root)
     if not 0 < port < 65536 or (len(built) > 1 and port == recipe["serve"]["rendezvous_port"]):
         problems.append(
             f"tandem_api_port: found {port}, wanted a port from 1 to 65535 other than the recipe's rendezvous_port "

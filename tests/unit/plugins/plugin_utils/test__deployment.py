@@ -282,6 +282,25 @@ def test_a_relative_root(build):
     assert "tandem_root" in one(build({"spark-a": []}, root="var")[1])
 
 
+@pytest.mark.parametrize(
+    "root", ["/srv/x y", "/srv/50%", '/srv/"x"', "/srv/x\\y", "/srv/x\ny", "/srv/../home/x", "/srv//x", "", "/srv/ä"]
+)
+def test_a_root_that_no_unit_file_can_hold(build, root):
+    problem = one(build({"spark-a": []}, root=root)[1])
+    assert "tandem_root" in problem and repr(root) in problem and "wanted an absolute path" in problem
+
+
+@pytest.mark.parametrize("root", ["/home/nvidia/tandem", "/root", "/tmp/x", "/var/tmp/x", "/run/tandem"])
+def test_a_root_that_the_service_cannot_see(build, root):
+    problem = one(build({"spark-a": []}, root=root)[1])
+    assert "tandem_root" in problem and root in problem and "outside" in problem
+
+
+@pytest.mark.parametrize("root", ["/srv/tandem", "/data", "/homes/x", "/mnt/nvme-1/tandem_2.0@a+b", "/tmpfs"])
+def test_a_root_elsewhere(build, root):
+    assert build({"spark-a": []}, root=root)[1] == []
+
+
 def test_everything_that_is_wrong_is_said_at_once(build, make_recipe):
     problems = build({"spark-a": [("x", "10.0.0.1")]}, make_recipe(nodes=2, model__revision="main"), port=0)[1]
     assert len(problems) == 4
