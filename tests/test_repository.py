@@ -115,7 +115,7 @@ def test_defaults_specs_and_readme_agree(role):
     options = load(role / "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
     documented = re.findall(r"^\| `(\w+)` \|", (role / "README.md").read_text(encoding="utf-8"), re.M)
     assert documented == list(options) == list(defaults)
-    # Ansible prints a specification, its templates filled in, when it refuses an argument: no secret's default is in it.
+    # When Ansible refuses an argument it prints the specification, templates filled in: no secret's default is in it.
     assert not [name for name, option in options.items() if option.get("no_log") and option.get("default")]
     secrets = [name for name, option in options.items() if option.get("no_log") and "default" not in option]
     written = {name: option["default"] for name, option in options.items() if "default" in option}

@@ -11,7 +11,8 @@ short_description: Ask the running service the recipe's questions
 description:
   - Sends the acceptance checks of a recipe to the API, in order, judges the answers, and writes a report on the
     controller as JSON and JUnit XML. Fails unless every check passes.
-  - Runs on the controller. Changes nothing on the nodes; in check mode it asks nothing and says so.
+  - Runs on the controller, which also asks, unless O(from_node) is set. Changes nothing on the nodes; in check mode it
+    asks nothing and says so.
 version_added: 0.1.0
 author:
   - The tandem.spark contributors (@tandem-spark)
@@ -52,6 +53,11 @@ options:
     description: Directory on the controller for the report.
     type: path
     required: true
+  from_node:
+    description:
+      - Let the node of the task ask when the host of O(url) is a loopback address, which only that node reaches.
+    type: bool
+    default: false
   record:
     description: What was deployed, copied into the report.
     type: dict

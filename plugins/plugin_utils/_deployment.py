@@ -54,8 +54,8 @@ def problems_of_root(root: str) -> list[str]:
     """Say why the unit could not be started from the directory *root*."""
     if not ROOT.fullmatch(root) or ".." in root.split("/"):
         return [
-            f"tandem_root: found {root!r}, wanted an absolute path below / of letters, digits and . _ - @ + (it stands in "
-            "a unit file), such as /var/lib/tandem"
+            f"tandem_root: found {root!r}, wanted an absolute path below / of letters, digits and . _ - @ + (it stands "
+            "in a unit file), such as /var/lib/tandem"
         ]
     hidden = next((place for place in HIDDEN_FROM_UNIT if f"{root}/".startswith(f"{place}/")), None)
     if hidden:
@@ -71,9 +71,13 @@ def release_name(name: str, version: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{name}-{version}").strip(".-")
 
 
-def api(address: str, port: int) -> dict[str, t.Any]:
-    """Where the API is: address and port to bind, URL to ask."""
-    host = f"[{address}]" if ":" in address else address
+def api(address: str, port: int, management: str = "") -> dict[str, t.Any]:
+    """Where the API is: address and port to bind, URL to ask.
+
+    Bound to every address it is asked at the head's *management* address: 0.0.0.0 is nowhere, or the one who asks.
+    """
+    asked = management if management and address in ("0.0.0.0", "::") else address
+    host = f"[{asked}]" if ":" in asked else asked
     return {"address": address, "port": port, "url": f"http://{host}:{port}"}
 
 
@@ -152,7 +156,7 @@ def build(
         "nodes": built,
         "fabric": _without_nodes(fabric),
         "rendezvous": f"{meeting}:{recipe['serve']['rendezvous_port']}" if meeting else None,
-        "api": api(api_address or built[0]["address"], port),
+        "api": api(api_address or built[0]["address"], port, built[0]["address"]),
         "model": dict(model, release=model_id, path=f"{root}/models/{model_id}"),
         "engine": dict(engine, release=engine_id, path=f"{root}/engines/{engine_id}", lock_sha256=lock_sha256),
         "serve": recipe["serve"],

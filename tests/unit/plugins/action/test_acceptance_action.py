@@ -15,6 +15,7 @@ import xml.etree.ElementTree as xml
 
 import pytest
 from ansible_collections.tandem.spark.plugins.action import acceptance
+from ansible_collections.tandem.spark.plugins.modules import api_request
 
 KEY = "a-key-of-sixteen-or-more"
 TOOL = {"name": "get_weather", "parameters": {}}
@@ -216,3 +217,51 @@ def test_check_mode_asks_nobody_and_says_so(accept, api, tmp_path):
 
 def test_nothing_to_ask_is_nothing_accepted(accept):
     assert accept(checks=[])["failed"]
+
+
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        ("http://127.0.0.1:8000", True),
+        ("http://127.1.2.3:8000", True),
+        ("http://[::1]:8000", True),
+        ("http://localhost:8000", True),
+        ("http://192.0.2.11:8000", False),
+        ("http://[2001:db8::1]:8000", False),
+        ("http://spark-a:8000", False),
+    ],
+)
+def test_which_api_only_its_node_reaches(url, own):
+    assert acceptance.only_on_its_node(url) is own
+
+
+def test_an_api_on_loopback_is_asked_by_its_node(accept, api, monkeypatch):
+    asked = []
+
+    def execute(_self, module_name, module_args, task_vars):
+        asked.append((module_name, module_args))
+        given = {"body": None, "key": None, **module_args}
+        status, text = api_request.ask(given["url"], given["body"], given["key"], given["timeout_s"])
+        return {"status": status, "text": text}
+
+    monkeypatch.setattr(acceptance.ActionModule, "_execute_module", execute)
+    monkeypatch.setattr(acceptance.requests, "Session", None)  # the controller itself asks nothing
+    result = accept(from_node=True)
+    assert not result.get("failed") and "6 of 6" in result["msg"]
+    assert {name for name, _arguments in asked} == {"tandem.spark.api_request"}
+    assert sum("key" not in arguments for _name, arguments in asked) == 2
+
+
+def test_a_node_that_cannot_ask_is_no_acceptance(accept, monkeypatch):
+    monkeypatch.setattr(
+        acceptance.ActionModule, "_execute_module", lambda *_a, **_k: {"unreachable": True, "msg": f"gone, {KEY}"}
+    )
+    result = accept(from_node=True)
+    assert result["failed"] and "gone" in result["results"][0]["detail"]
+    assert KEY not in json.dumps(result)
+
+
+def test_an_api_that_everybody_reaches_is_asked_by_the_controller(accept, monkeypatch):
+    monkeypatch.setattr(acceptance, "only_on_its_node", lambda _url: False)
+    monkeypatch.setattr(acceptance.ActionModule, "_execute_module", None)
+    assert not accept(from_node=True).get("failed")

@@ -54,6 +54,12 @@ def test_an_ipv6_address_gets_its_brackets():
     assert _deployment.api("2001:db8::1", 8000)["url"] == "http://[2001:db8::1]:8000"
 
 
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+def test_an_api_on_every_address_is_asked_at_the_heads(build, pair_links, address):
+    found = build(pair_links, api_address=address)[0]["api"]
+    assert found == {"address": address, "port": 8000, "url": "http://192.0.2.11:8000"}
+
+
 # --- C10: the same address on two nodes
 
 
