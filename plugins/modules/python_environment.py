@@ -102,8 +102,11 @@ from ansible_collections.tandem.spark.plugins.module_utils._environment import (
     wrong_files,
 )
 from ansible_collections.tandem.spark.plugins.module_utils._files import replace, sync_directory
+from ansible_collections.tandem.spark.plugins.module_utils._lock import BusyError, alone
 
 STATEMENT = "tandem-environment.json"
+# How long another installation of the same environment is waited for: that of an engine takes minutes.
+BUSY_S = 1800
 
 
 def site_packages(path: str) -> str | None:
@@ -260,7 +263,15 @@ def main() -> t.NoReturn:
         module.exit_json(changed=True, diff=difference(path, before, "an environment of the lock"), **state)
     began = time.monotonic()
     try:
-        install(module, path, lock, lock_sha256)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with alone(os.path.dirname(path), BUSY_S):
+            # Another run may have made it while this one waited.
+            state = look(module, path, lock_sha256)
+            if state["present"]:
+                module.exit_json(changed=False, **state)
+            install(module, path, lock, lock_sha256)
+    except BusyError as error:
+        module.fail_json(msg=str(error))
     except (OSError, RecordError, zipfile.BadZipFile) as error:
         module.fail_json(msg=f"{path}: the environment cannot be made: {error}")
     state = look(module, path, lock_sha256)

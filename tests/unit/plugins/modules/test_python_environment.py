@@ -168,6 +168,15 @@ def test_no_uv_or_a_broken_one_or_no_python(run_module, uv, arguments, wheels):
     assert result["failed"] and "python3.99" in result["msg"]
 
 
+def test_another_run_at_work_is_not_disturbed(run_module, uv, arguments, monkeypatch):
+    monkeypatch.setattr(python_environment, "BUSY_S", 0)
+    os.makedirs(os.path.dirname(arguments["path"]), exist_ok=True)
+    with python_environment.alone(os.path.dirname(arguments["path"]), 0):
+        result = run_module(python_environment, arguments)
+        assert result["failed"] and "another run at work" in result["msg"] and not os.path.exists(arguments["path"])
+    assert run_module(python_environment, arguments)["changed"] is True
+
+
 def test_a_query_needs_no_wheels_but_an_installation_does(run_module, uv, arguments):
     del arguments["wheels"]
     assert run_module(python_environment, {**arguments, "state": "query"})["present"] is False
