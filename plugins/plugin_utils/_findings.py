@@ -17,7 +17,7 @@ import typing as t
 
 from ansible_collections.tandem.spark.plugins.plugin_utils import _review_fabric, _review_group, _review_node
 from ansible_collections.tandem.spark.plugins.plugin_utils._catalogue import CATALOGUE, SEVERITIES, Finding
-from ansible_collections.tandem.spark.plugins.plugin_utils._review import FACTS, Review
+from ansible_collections.tandem.spark.plugins.plugin_utils._review import FACTS, NOT_IN_THE_RUN, Review
 
 # These speak about the report itself and cannot be waived.
 NOT_WAIVABLE = ("preflight.",)
@@ -147,7 +147,9 @@ def _nodes(review: Review) -> None:
             [name],
             reason,
             "an answer over SSH",
-            f"check power, cable and address of {name}: ssh {name}",
+            "run without --limit: the nodes are judged together"
+            if reason == NOT_IN_THE_RUN
+            else f"check power, cable and address of {name}: ssh {name}",
         )
     wanted = review.recipe.get("nodes")
     if isinstance(wanted, int) and wanted != len(review.all_names):

@@ -12,6 +12,8 @@ import copy
 import difflib
 import typing as t
 
+from ansible_collections.tandem.spark.plugins.plugin_utils._review import NOT_IN_THE_RUN
+
 FACTS = ("spark_gpu", "spark_memory", "spark_platform", "spark_fabric")
 
 
@@ -36,7 +38,7 @@ def node_facts(variables: t.Any, probe: str, clock: tuple[float | None, float | 
     """
     result = variables.get(probe)
     if result is None:
-        return {"unreachable": "this node is not part of the run (is it left out by --limit?)"}
+        return {"unreachable": NOT_IN_THE_RUN}
     if result.get("unreachable"):
         return {"unreachable": " ".join(str(result.get("msg", "no reason given")).split())}
     gathered = variables.get("ansible_facts", {})

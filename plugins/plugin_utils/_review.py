@@ -14,6 +14,8 @@ import typing as t
 from ansible_collections.tandem.spark.plugins.plugin_utils._advisories import value
 from ansible_collections.tandem.spark.plugins.plugin_utils._catalogue import CATALOGUE, Finding
 
+# Why a node could not be asked when nobody tried.
+NOT_IN_THE_RUN = "this node is not part of the run (is it left out by --limit?)"
 FACTS = ("spark_gpu", "spark_memory", "spark_platform", "spark_fabric")
 OWN_UNITS = "tandem-"
 KERNEL_COMPILERS = ("vllm", "sglang", "tensorrt_llm")  # engines that compile kernels while they run

@@ -10,6 +10,7 @@ import json
 import pytest
 from ansible_collections.tandem.spark.plugins.plugin_utils import _advisories, _findings, _review_group, _review_node
 from ansible_collections.tandem.spark.plugins.plugin_utils._catalogue import CATALOGUE, SEVERITIES
+from ansible_collections.tandem.spark.plugins.plugin_utils._review import NOT_IN_THE_RUN
 
 GIB = 1024**3
 GB = 1000**3
@@ -72,6 +73,12 @@ def test_a_healthy_pair_has_nothing_to_say(pair):
 def test_a_healthy_single_node(healthy):
     deployment = plan(nodes=[plan()["nodes"][0] | {"links": []}])
     assert _findings.findings({"spark-a": healthy()}, deployment) == []
+
+
+def test_a_node_left_out_by_limit_is_not_told_to_check_its_cable(pair):
+    left_out = {**pair, "spark-b": {"unreachable": NOT_IN_THE_RUN}}
+    finding = one(_findings.findings(left_out, plan()), "node.unreachable")
+    assert "without --limit" in finding.remedy and "cable" not in finding.remedy
 
 
 def test_every_part_of_the_deployment_is_optional(pair):
