@@ -287,6 +287,26 @@ def test_every_playbook_passes_the_syntax_check(tmp_path):
     ansible("ansible-playbook", "-i", "inventories/dual_spark", "--syntax-check", *PLAYBOOKS, tmp_path=tmp_path)
 
 
+def test_every_node_keeps_its_own_variables_and_facts(tmp_path):
+    both = "{{ hostvars['spark-a'].@ }} {{ hostvars['spark-b'].@ }}"
+    message = f"registered: {both.replace('@', 'r.stdout')}, facts: {both.replace('@', 'ansible_facts.me')}"
+    play = {
+        "hosts": "spark",
+        "gather_facts": False,
+        "roles": ["tandem.spark.tandem"],
+        "tasks": [
+            {"ansible.builtin.command": "echo {{ inventory_hostname }}", "register": "r"},
+            {"ansible.builtin.set_fact": {"me": "{{ inventory_hostname }}", "cacheable": True}},
+            {"ansible.builtin.debug": {"msg": message}},
+        ],
+    }
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    local = json.dumps({"ansible_connection": "local", "ansible_python_interpreter": sys.executable})
+    words = [tmp_path / "play.yml", "-i", "inventories/dual_spark", "-e", local]
+    shown = ansible("ansible-playbook", *words, tmp_path=tmp_path)
+    assert "registered: spark-a spark-b, facts: spark-a spark-b" in shown
+
+
 def test_a_refused_argument_does_not_show_the_key(tmp_path):
     (tmp_path / "hosts.yml").write_text("spark: {hosts: {node: {ansible_connection: local}}}\n")
     words = [str(BIN / "ansible-playbook"), "tandem.spark.preflight", "-i", str(tmp_path / "hosts.yml")]
