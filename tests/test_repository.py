@@ -320,6 +320,16 @@ def test_a_refused_argument_does_not_show_the_key(tmp_path):
     assert key.read_text().strip() not in output
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_can_be_chosen_by_its_tag(stage, tmp_path):
+    words = ["-i", "inventories/dual_spark", "--list-tasks", "--tags", stage, "site.yml"]
+    shown = ansible("ansible-playbook", *words, tmp_path=tmp_path)
+    tasks = re.findall(r"^ +tandem\.spark\.(\w+) : (.+)\tTAGS", shown, re.M)
+    # Arguments and inventory are looked at always.
+    chosen = {role for role, name in tasks if not name.startswith("Validating arguments")}
+    assert chosen - {"tandem"} == {stage}
+
+
 # --- texts
 
 
