@@ -316,6 +316,33 @@ def test_half_a_group_is_started_again_as_a_whole(lab: Lab) -> None:
     assert lab.ask("What is 17*23?", lab.key).status_code == 200
 
 
+def test_serve_waits_for_a_group_that_somebody_else_started(lab: Lab) -> None:
+    for node in NODES:
+        lab.ssh(node, "systemctl restart tandem-rank")
+    done = lab.play(playbook="tandem.spark.serve")
+    assert done.returncode == 0, done.stdout
+    assert {node: recap(done.stdout)[node]["changed"] for node in NODES} == dict.fromkeys(NODES, 0)
+    assert lab.ask("What is 17*23?", lab.key).status_code == 200
+
+
+def test_a_unit_edited_by_hand_is_put_back_and_read_again(lab: Lab) -> None:
+    lab.ssh("spark-b", "sed -i s/TimeoutStopSec=60/TimeoutStopSec=61/ /etc/systemd/system/tandem-rank.service")
+    done = lab.play(playbook="tandem.spark.serve")
+    assert done.returncode == 0, done.stdout
+    assert {node: recap(done.stdout)[node]["changed"] for node in NODES} == {"spark-a": 0, "spark-b": 1}
+    assert lab.ssh("spark-b", "systemctl show -p NeedDaemonReload tandem-rank").strip() == "NeedDaemonReload=no"
+
+
+def test_a_port_that_somebody_has_is_refused_by_preflight(lab: Lab) -> None:
+    lab.ssh("spark-a", "systemd-run --quiet --unit=foreign python3 -m http.server 8001")
+    try:
+        done = lab.play("-e", "tandem_api_port=8001", playbook="tandem.spark.preflight")
+    finally:
+        lab.ssh("spark-a", "systemctl stop foreign")
+    assert done.returncode != 0
+    assert "ports.in_use on spark-a: found port 8001" in done.stdout
+
+
 def test_the_untaught_model_is_not_accepted(lab: Lab) -> None:
     done = lab.play("-e", "tandem_recipe=lab-smollm2-untaught")
     assert done.returncode != 0
