@@ -14,7 +14,7 @@ WINDOW_S = 30.0
 POLL_FIRST_S = 0.5
 POLL_MOST_S = 5.0
 # Lines of one stage: often at first, so that one sees it moves; seldom later, an hour must not fill the screen.
-SAY_FIRST_S = 5.0
+SAY_FIRST_S = 2.0
 SAY_MOST_S = 60.0
 UNITS = ("B", "kB", "MB", "GB", "TB")
 

@@ -18,12 +18,14 @@ Faults, for tests: ``--corrupt OWNER/NAME/FILE …``, or ``--control FILE``, a J
     [{"fault": "corrupt",  "match": "tandem-lab/tiny-random/model.safetensors"},
      {"fault": "truncate", "match": "*/model.safetensors", "bytes": 1000},
      {"fault": "stop",     "match": "*.safetensors", "bytes": 1000, "times": 1},
+     {"fault": "slow",     "match": "*.safetensors", "rate": 5000000},
      {"fault": "html",     "match": "tandem-lab/tiny-random/config.json"},
      {"fault": "refuse",   "match": "tandem-lab/*", "status": 429, "times": 3, "retry_after": 1}]
 
 ``match`` is a shell pattern over ``OWNER/NAME/FILE`` (``OWNER/NAME`` for a question about a repository, ``wheels/FILE``
 for a wheel). ``times`` ends a fault after so many answers. ``corrupt`` flips one byte: full length, right digest in the
 metadata. ``truncate`` sends less and calls it complete. ``stop`` closes the connection after so many bytes.
+``slow`` sends so many bytes per second.
 """
 
 from __future__ import annotations
@@ -217,7 +219,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             status = 206
         fault: dict[str, Any] = {}
         if self.command == "GET":
-            fault = self.server.faults.take(subject, "html", "truncate", "stop", "corrupt") or {}
+            fault = self.server.faults.take(subject, "html", "truncate", "stop", "slow", "corrupt") or {}
         if fault.get("fault") == "html":
             return self.answer(200, CAPTIVE, "text/html")
         if fault.get("fault") == "truncate":
@@ -238,17 +240,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
             end = min(end, first + int(fault.get("bytes", 0)))
             self.close_connection = True
         with path.open("rb") as file:
-            if flip < 0:
+            pace = int(fault["rate"]) if fault.get("fault") == "slow" else 0
+            if flip < 0 and not pace:
                 self.sent = self.connection.sendfile(file, first, end - first) if end > first else 0
                 return None
             file.seek(first)
             while first < end:
-                block = bytearray(file.read(min(CHUNK, end - first)))
+                block = bytearray(file.read(min(CHUNK // 8 if pace else CHUNK, end - first)))
                 if first <= flip < first + len(block):
                     block[flip - first] ^= 0xFF
                 self.wfile.write(block)
                 first += len(block)
                 self.sent += len(block)
+                if pace:
+                    time.sleep(len(block) / pace)
         return None
 
     # ---- the tree: names from a request are looked up among what is there, never joined to a path
