@@ -9,6 +9,7 @@ through both APIs at once. One file, standard library only: it runs on any host 
 - A repository has one commit. Its id is made from the names and digests of its files, so it changes when they do;
   ``main`` and ``master`` mean it, any other revision is unknown.
 - ``/wheels/`` is a plain page of links for ``pip`` and ``uv`` (``--find-links http://HOST:9000/wheels/``).
+- ``/files/OWNER/NAME/FILE`` is a file without any API, and ``/files/OWNER/NAME/SHA256SUMS`` the checksums of all.
 - ``/healthz`` answers when everything is hashed and served.
 
 Digests are kept in ``ROOT.digests.json`` beside ROOT, by size and time of change: only the first start reads all.
@@ -343,6 +344,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         data = {"Files": listed if page == 1 else [], "TotalCount": len(listed), "LatestCommitter": {"Id": commit}}
         self.answer_json({"Code": 200, "Success": True, "Message": "success", "Data": data})
 
+    # ---- a plain directory with a checksum file
+
+    def plain(self, repo: str, name: str) -> None:
+        folder = self.repo(repo)
+        here = files_in(folder) if folder else {}
+        if folder and name == "SHA256SUMS":
+            lines = [f"{self.server.digests.sha256(path)}  {each}\n" for each, path in here.items()]
+            return self.answer(200, "".join(lines).encode(), "text/plain")
+        if name not in here:
+            return self.refuse(404, "EntryNotFound", f"{repo} has no file {name}")
+        return self.answer_file(here[name], f"{repo}/{name}", {"ETag": f'"{self.server.digests.sha256(here[name])}"'})
+
     # ---- wheels and health
 
     def wheels(self, name: str) -> None:
@@ -393,6 +406,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         hf_file = re.fullmatch(rf"/{REPO}/resolve/(?P<rev>[^/]+)/(?P<file>.+)", path)
         ms_api = re.fullmatch(rf"/api/v1/models/{REPO}/repo(?P<files>/files)?", path)
         wheel = re.fullmatch(r"/wheels/(?P<file>[^/]*)", path)
+        plain = re.fullmatch(rf"/files/{REPO}/(?P<file>.+)", path)
+        hf_file = plain or hf_file
         file = hf_file["file"] if hf_file else query.get("FilePath", "") if ms_api and not ms_api["files"] else ""
         match = hf_file or ms_api or hf_api
         subject = f"wheels/{wheel['file']}" if wheel else match["repo"] + (f"/{file}" if file else "") if match else ""
@@ -402,6 +417,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         revision = query.get("Revision") or "master"
         if wheel:
             return self.wheels(wheel["file"])
+        if plain:
+            return self.plain(plain["repo"], file)
         if hf_file:
             return self.answer_entry(hf_file["repo"], hf_file["rev"], file)
         if ms_api and ms_api["files"]:

@@ -55,7 +55,7 @@ def test_it_waits_says_how_far_it_is_and_returns_the_result(act):
     assert result["changed"] is True and result["result"] == {"digest": "d"} and result["seconds"] == 3.5
     assert act.commands[0] == "/usr/bin/python3 -I /t/job.pyz status model"
     assert act.said[0] == "model on spark-a: download 10 % of 100.0 MB" and 2 < len(act.said) < 8
-    assert act.said[-1] == "model on spark-a: download 73 % of 100.0 MB, 9.0 MB/s, 3 s left"
+    assert act.said[-1] == "model on spark-a: download 64 % of 100.0 MB, 9.0 MB/s, 4 s left"
 
 
 def test_c38_it_says_that_it_attached(act):
