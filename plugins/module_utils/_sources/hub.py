@@ -21,13 +21,14 @@ import urllib.parse
 from ansible_collections.tandem.spark.plugins.module_utils import _hub
 from ansible_collections.tandem.spark.plugins.module_utils._hub import HubFile
 from ansible_collections.tandem.spark.plugins.module_utils._progress import Progress, Report
-from ansible_collections.tandem.spark.plugins.module_utils._sources import _http
-from ansible_collections.tandem.spark.plugins.module_utils._sources._request import Request, SourceError
+from ansible_collections.tandem.spark.plugins.module_utils._sources import _http, web
+from ansible_collections.tandem.spark.plugins.module_utils._sources._request import Request, SourceError, part_of
 
 SAMPLE_S = 1.0
 # A hub that is busy or a line that breaks: worth another start of the client, which goes on where it stopped.
 PASSING = re.compile(r"\b(429|5\d\d)\b|time[d ]*out|connection (reset|aborted|error|broken)|incomplete ?read", re.I)
 STARTS = 4
+BEGUN = re.compile(r".+\.(?P<etag>[0-9a-f]{40}|[0-9a-f]{64})\.[0-9a-f]{8}\.incomplete")
 
 
 def _json(request: Request, url: str) -> tuple[t.Any, t.Any]:
@@ -81,8 +82,43 @@ def on_disk(path: str) -> int:
     return total
 
 
+def salvage(request: Request, files: t.Sequence[HubFile]) -> list[HubFile]:
+    """Take over what a killed ``hf`` had begun; the files that these are the beginnings of.
+
+    Each process of it writes to a name of its own and begins every file anew (huggingface_hub pull request 4228),
+    so with shards of 5 GB a kill would cost up to 5 GB for each worker, and the beginnings would stay on the disk.
+    """
+    wanted = {digest: file for file in files for digest in (file.sha256, file.git_blob) if digest}
+    best: dict[str, tuple[int, str]] = {}
+    for parent, _directories, names in os.walk(os.path.join(request.path, ".cache", "huggingface", "download")):
+        for match in filter(None, map(BEGUN.fullmatch, names)):
+            path = os.path.join(parent, match[0])
+            status = os.stat(path)
+            file = wanted.get(match["etag"])
+            # One with holes was not written from its beginning on.
+            good = file and status.st_blocks * 512 >= status.st_size > best.get(file.path, (0, ""))[0]
+            if not file or not good or os.path.exists(os.path.join(request.path, file.path)):
+                os.unlink(path)
+                continue
+            if file.path in best:
+                os.unlink(best[file.path][1])
+            best[file.path] = (status.st_size, path)
+    for name, (size, path) in best.items():
+        part = part_of(request, name)
+        os.makedirs(os.path.dirname(part), exist_ok=True)
+        if os.path.exists(part) and os.path.getsize(part) >= size:
+            os.unlink(path)
+        else:
+            os.replace(path, part)
+    return [file for file in files if os.path.isfile(part_of(request, file.path))]
+
+
 def fetch(request: Request, files: t.Sequence[HubFile], report: Report) -> None:
     """Run the hub's client until it has everything."""
+    if request.source == "huggingface":
+        begun_files = salvage(request, files)
+        if begun_files:
+            web.fetch(request, begun_files, report)
     command = _hub.download_command(
         request.source, request.client, request.id, request.revision, request.path, request.workers
     )

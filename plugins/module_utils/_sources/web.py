@@ -40,6 +40,10 @@ class _Again(Exception):
 
 
 def _url(request: Request, name: str) -> str:
+    if request.source == "huggingface":
+        # What its client began and another start of it would begin again (hub.py).
+        rev = urllib.parse.quote(request.revision, safe="")
+        return f"{request.endpoint}/{urllib.parse.quote(request.id)}/resolve/{rev}/{urllib.parse.quote(name)}"
     return f"{request.endpoint}/{urllib.parse.quote(name)}"
 
 
@@ -115,7 +119,7 @@ def fetch(request: Request, files: t.Sequence[HubFile], report: Report) -> None:
     total = None if any(file.size is None for file in files) else sum(file.size or 0 for file in files)
     missing = [file for file in files if not os.path.isfile(os.path.join(request.path, file.path))]
     lock = threading.Lock()
-    done = begun(request)
+    done = sum(_length(os.path.join(request.path, file.path)) or _length(part_of(request, file.path)) for file in files)
     stop = threading.Event()
 
     def count(step: int, name: str) -> None:

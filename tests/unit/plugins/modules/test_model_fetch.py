@@ -312,6 +312,27 @@ def test_a_hub_that_stays_busy(fetch, hub, client, monkeypatch):
     assert len(hub["asked"]) == _http.ATTEMPTS
 
 
+def test_what_a_killed_client_had_begun_is_finished_and_not_begun_anew(fetch, hub, client, tmp_path):
+    weights, name = FILES["sub/model.safetensors"], hashlib.sha256(FILES["sub/model.safetensors"]).hexdigest()
+    place = tmp_path / "staging/.cache/huggingface/download/sub"
+    place.mkdir(parents=True)
+    for number, size in enumerate((100, 300, 200)):
+        (place / f"aGFzaA==.{name}.0123456{number}.incomplete").write_bytes(weights[:size])
+    (place / f"aGFzaA==.{'f' * 64}.01234567.incomplete").write_bytes(b"of another revision")
+    rest = {"Content-Range": f"bytes 300-{len(weights) - 1}/{len(weights)}"}
+    hub["pages"] = [(200, hugging_face(FILES), {}), (206, weights[300:], rest)]
+    serve(client, {"config.json": FILES["config.json"]})
+    result = fetch()
+    assert result["files"] == 2 and result["fetched_again"] == []
+    assert hub["asked"][1][0] == f"/owner/Model/resolve/{REVISION}/sub/model.safetensors"
+    assert (tmp_path / "staging/sub/model.safetensors").read_bytes() == weights
+    assert sorted(path.name for path in (tmp_path / "staging").iterdir()) == [
+        "config.json",
+        "sub",
+        "tandem-manifest.json",
+    ]
+
+
 def test_proxies_reach_the_client(fetch, hub, client, tmp_path):
     hub["pages"] = [(200, hugging_face(FILES), {})]
     serve(client, FILES)
