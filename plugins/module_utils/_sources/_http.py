@@ -62,7 +62,7 @@ def ask(
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     for attempt in range(ATTEMPTS):
         try:
-            return t.cast("http.client.HTTPResponse", urllib.request.urlopen(request, timeout=TIMEOUT_S))
+            return t.cast("http.client.HTTPResponse", urllib.request.build_opener().open(request, timeout=TIMEOUT_S))
         except urllib.error.HTTPError as error:
             if error.code not in BUSY or attempt == ATTEMPTS - 1:
                 raise

@@ -23,7 +23,6 @@ from ansible_collections.tandem.spark.plugins.module_utils._hub import HubFile
 from ansible_collections.tandem.spark.plugins.module_utils._progress import Report
 from ansible_collections.tandem.spark.plugins.module_utils._sources import _copy
 from ansible_collections.tandem.spark.plugins.module_utils._sources._copy import Piece
-from ansible_collections.tandem.spark.plugins.module_utils._sources._copy import begun as begun
 from ansible_collections.tandem.spark.plugins.module_utils._sources._request import Request, SourceError
 
 PART = re.compile(r"(?P<name>.+)\.part-(?P<number>\d{4})")
@@ -91,6 +90,11 @@ def revision(request: Request, _files: t.Sequence[HubFile] = ()) -> str | None:
     place = _copy.local_path(request)
     manifest = _manifest_of(request, contents(place), place)
     return t.cast("str", manifest["model"].get("revision") or manifest["digest"])
+
+
+def begun(request: Request) -> int:
+    """Bytes that an earlier run left and that are not copied again."""
+    return _copy.begun(request)
 
 
 def fetch(request: Request, files: t.Sequence[HubFile], report: Report) -> None:

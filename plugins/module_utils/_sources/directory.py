@@ -20,7 +20,6 @@ from ansible_collections.tandem.spark.plugins.module_utils._files import read_te
 from ansible_collections.tandem.spark.plugins.module_utils._hub import HubFile
 from ansible_collections.tandem.spark.plugins.module_utils._progress import Report
 from ansible_collections.tandem.spark.plugins.module_utils._sources import _copy
-from ansible_collections.tandem.spark.plugins.module_utils._sources._copy import begun as begun
 from ansible_collections.tandem.spark.plugins.module_utils._sources._request import Request, SourceError
 
 CHECKSUMS = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt", "checksums.txt")
@@ -97,6 +96,11 @@ def _listed(place: str, name: str, there: dict[str, int]) -> list[HubFile]:
 def revision(_request: Request, files: t.Sequence[HubFile] = ()) -> str | None:
     """A directory has no commits: what names its content is the manifest's digest."""
     return _manifest.digest([{"path": file.path, "sha256": file.sha256} for file in files])
+
+
+def begun(request: Request) -> int:
+    """Bytes that an earlier run left and that are not copied again."""
+    return _copy.begun(request)
 
 
 def fetch(request: Request, files: t.Sequence[HubFile], report: Report) -> None:
