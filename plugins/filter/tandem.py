@@ -32,6 +32,7 @@ class FilterModule:
             "hosts_map": _deployment.hosts_map,
             "keep_keys": _collect.keep_keys,
             "key_problems": _deployment.problems_of_key,
+            "login_shell": _collect.login_shell,
             "missing_packages": _collect.missing_packages,
             "nccl_verdict": _fabric_loss.nccl_verdict,
             "node_of": _deployment.node_of,
