@@ -333,7 +333,7 @@ def nemotron_h(config: _Config) -> Kept:
 
 def _state_bytes(config: _Config, name: str) -> int:
     found = config.get(name)
-    if found is not None and found not in FLOAT_BYTES:
+    if found is not None and str(found) not in FLOAT_BYTES:
         config.missing.append(f"{name} (found {found!r}, known here: {', '.join(FLOAT_BYTES)})")
     return FLOAT_BYTES.get(str(found), 4)
 
@@ -438,10 +438,11 @@ def read(config: t.Any, companion: t.Any = None) -> Shape:
 
 
 def _dtype(reader: _Config) -> str | None:
-    found = reader.get("dtype") or reader.get("torch_dtype")
+    found = reader.get("dtype")
+    found = reader.get("torch_dtype") if found is None else found
     if found is None:
         return None
-    if found not in FLOAT_BYTES:
+    if str(found) not in FLOAT_BYTES:
         reader.missing.append(f"dtype (found {found!r}, known here: {', '.join(FLOAT_BYTES)})")
     return str(found)
 
