@@ -39,6 +39,8 @@ class ActionModule(ActionBase):
         misspelt = _variables.unknown({name: list(hostvars[name]) for name in names}, _variables.role_options())
         warnings: list[str] = []
         try:
+            if args["memory_bytes"] < 0:
+                raise _recipe.RecipeError(f"plan_memory_bytes: found {args['memory_bytes']}, wanted 0 or more")
             if misspelt:
                 raise _recipe.RecipeError("; ".join(misspelt))
             recipe = _recipe.load(args["recipe"], args["recipe_paths"])

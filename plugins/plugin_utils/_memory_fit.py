@@ -90,7 +90,10 @@ def number(name: str, value: t.Any) -> float:
 def argument(arguments: Arguments, *names: str) -> t.Any:
     """The value of the first flag of *names* in a mapping, a list of words, or a command line; None where absent."""
     if isinstance(arguments, t.Mapping):
-        return next((arguments[name] for name in names if arguments.get(name) not in (None, "", [])), None)
+        given = (arguments.get(name) for name in names)  # false leaves a flag out, as nothing does
+        return next(
+            (value for value in given if value is not None and value is not False and value not in ("", [])), None
+        )
     if isinstance(arguments, str):
         try:
             arguments = shlex.split(arguments)

@@ -16,9 +16,15 @@ import os
 import typing as t
 import urllib.parse
 
-import requests
 from ansible_collections.tandem.spark.plugins.module_utils import _hub
 from ansible_collections.tandem.spark.plugins.plugin_utils._model_shape import weights_of
+
+try:
+    import requests
+except ImportError:
+    HAS_REQUESTS = False
+else:
+    HAS_REQUESTS = True
 
 RECORDED = "shapes"
 CONFIG, QUANTISATION, INDEX = "config.json", "hf_quant_config.json", ".safetensors.index.json"
@@ -107,7 +113,7 @@ def file_url(source: str, endpoint: str, model: str, revision: str, path: str) -
     return f"{endpoint}/api/v1/models/{quoted}/repo?Revision={rev}&FilePath={urllib.parse.quote(path, safe='')}"
 
 
-class _Token(requests.auth.AuthBase):
+class _Token:
     """The token, or none; it keeps requests from taking a login out of ~/.netrc."""
 
     def __init__(self, token: str | None) -> None:
@@ -126,6 +132,8 @@ def from_hub(
 
     Raises SourceError when the hub does not answer, does not know the revision, or wants a token.
     """
+    if not HAS_REQUESTS:
+        raise SourceError("the Python library requests: found none on the controller, wanted it to ask the hub with")
     place = (endpoint or _hub.ENDPOINTS[source]).rstrip("/")
     with requests.Session() as session:
         session.headers["User-Agent"] = "tandem.spark"

@@ -96,6 +96,7 @@ def test_memory_comes_from_facts_or_from_the_variable(look):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"memory_bytes": -1}, "plan_memory_bytes: found -1, wanted 0 or more"),
         ({"recipe": "absent"}, "recipe: found 'absent', wanted one of"),
         ({"variables": {"plan_memory_byte": 1}}, "did you mean plan_memory_bytes?"),
     ],

@@ -204,7 +204,7 @@ def test_c58_whole_experts_need_no_division():
 
 
 def test_c58_fewer_kv_heads_than_ranks_are_kept_by_several():
-    token, _ = fit.kv_bytes(shape_of("Qwen3-Next-80B-A3B-Thinking"), BF16.size)
+    token, _window = fit.kv_bytes(shape_of("Qwen3-Next-80B-A3B-Thinking"), BF16.size)
     assert token == 12 * 2 * 2 * 256 * 2
     assert [fit.kv_bytes(shape_of("Qwen3-Next-80B-A3B-Thinking"), BF16.size, n)[0] for n in (2, 4, 8)] == [
         token // 2
@@ -292,6 +292,8 @@ def test_llama_cpp_takes_the_memory_of_all_slots_and_splits_layers():
     [
         ({"a": 1}, 1),
         ({"a": None}, None),
+        ({"a": False}, None),
+        ({"a": 0}, 0),
         ({"a": ""}, None),
         ({}, None),
         (None, None),

@@ -180,6 +180,27 @@ def test_what_other_engines_keep_of_sliding_layers(engine, arguments, share):
     assert _memory_plan.plan(shape, recipe, weights=1, total=SPARK)[0].window_share == share
 
 
+@pytest.mark.parametrize("name", ["reserve_bytes", "runtime_bytes"])
+@pytest.mark.parametrize("value", [-1, SPARK])
+def test_a_reserve_that_cannot_be(name, value):
+    recipe = _recipe.load("ling-3.0-flash-fp8", [])
+    recipe["memory"][name] = value
+    found = _model_source.recorded(recipe["model"]["id"], [_recipe.COLLECTION_RECIPES])
+    answer = _memory_plan.memory_fit(found, recipe, {"spark-a": SPARK, "spark-b": SPARK})
+    assert f"memory.{name}: found {value}, wanted 0 or more" in answer["refusal"]
+
+
+def test_a_recipe_that_knows_better():
+    recipe = _recipe.load("step-3.5-flash-fp8", [])
+    recipe["memory"].update(reserve_bytes=10 * 1024**3, runtime_bytes=3 * 1024**3, kv_dtype="fp8")
+    recipe["engine"]["arguments"]["gpu-memory-utilization"] = 0.91
+    found = _model_source.recorded(recipe["model"]["id"], [_recipe.COLLECTION_RECIPES])
+    answer = _memory_plan.fit(found, recipe, {"spark-a": SPARK, "spark-b": SPARK})
+    assert answer["fits"] is True and answer["per_node"]["ceiling"] == 0.917
+    assert answer["kv_dtype"] == {"name": "fp8", "why": "the setting"}
+    assert answer["per_node"]["kv_bytes_per_token"] == 12288
+
+
 # --- what would fit
 
 

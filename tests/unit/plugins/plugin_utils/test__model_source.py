@@ -137,6 +137,12 @@ def test_a_hub_that_does_not_answer_is_named():
         _model_source.from_hub("huggingface", "o/m", REVISION, endpoint="http://127.0.0.1:1")
 
 
+def test_without_the_library_the_record_is_left(monkeypatch):
+    monkeypatch.setattr(_model_source, "HAS_REQUESTS", False)
+    with pytest.raises(SourceError, match="requests: found none on the controller"):
+        _model_source.from_hub("huggingface", "o/m", REVISION)
+
+
 # --- directories
 
 
