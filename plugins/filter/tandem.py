@@ -11,6 +11,7 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import (
     _deployment,
     _fabric_loss,
     _fabric_plan,
+    _memory_plan,
     _rank,
     _time,
 )
@@ -33,6 +34,7 @@ class FilterModule:
             "keep_keys": _collect.keep_keys,
             "key_problems": _deployment.problems_of_key,
             "login_shell": _collect.login_shell,
+            "memory_fit": _memory_plan.memory_fit,
             "missing_packages": _collect.missing_packages,
             "nccl_verdict": _fabric_loss.nccl_verdict,
             "node_of": _deployment.node_of,

@@ -62,6 +62,9 @@ SPEC: dict[str, t.Any] = {
         "options": {
             "minimum_total_bytes": {"type": "int", "default": 0},
             "minimum_available_bytes": {"type": "int", "default": 0},
+            "reserve_bytes": {"type": "int"},
+            "runtime_bytes": {"type": "int"},
+            "kv_dtype": {"type": "str"},
         },
     },
     "serve": {
