@@ -259,7 +259,7 @@ def main() -> t.NoReturn:
         if not active and not os.path.exists(job["done"]):
             problems = room_problems(module, source, manifest, available)
             if problems:
-                module.fail_json(msg=f"not converted: {'; '.join(problems)}. Nothing was changed.")
+                module.fail_json(msg=f"not converted: {'; '.join(problems)}. The models are as they were.")
             if not module.check_mode:
                 start(module, told["unit"], work, job, limit)
         if module.check_mode:

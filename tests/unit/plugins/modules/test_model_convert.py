@@ -163,7 +163,7 @@ def test_a_source_that_is_not_what_its_manifest_says(convert, systemd, source):
 
 def test_too_little_memory(convert, systemd):
     found = convert(reserve_bytes=1 << 50)
-    assert found["failed"] and "memory: found" in found["msg"] and "Nothing was changed" in found["msg"]
+    assert found["failed"] and "memory: found" in found["msg"] and "The models are as they were" in found["msg"]
     assert started(systemd) == []
 
 
