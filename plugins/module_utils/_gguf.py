@@ -168,7 +168,7 @@ class _Reader:
             types[label] = types.get(label, 0) + length
             end = max(end, offset + length)
         alignment = metadata.get("general.alignment", ALIGNMENT)
-        if type(alignment) is not int or alignment < 1:
+        if not isinstance(alignment, int) or alignment < 1:
             raise _Broken(f"an alignment of {alignment!r}")
         start = -(-self.handle.tell() // alignment) * alignment if tensors else self.handle.tell()
         if start + end > self.size:

@@ -56,14 +56,18 @@ def _from_config(section: dict[str, t.Any], source: str) -> Precision:
     bits = section.get("bits", section.get("w_bit"))
     groups = section.get("config_groups")
     formats = [str(section[key]) for key in ("format", "fmt", "quant_algo") if section.get(key)]
-    if type(bits) is not int and isinstance(groups, dict):
+    if _whole(bits) is None and isinstance(groups, dict):
         widths = [_mapping(_mapping(group).get("weights")).get("num_bits") for group in groups.values()]
-        bits = min((width for width in widths if type(width) is int), default=None)
-    if type(bits) is not int:
+        bits = min((width for width in widths if _whole(width) is not None), default=None)
+    if _whole(bits) is None:
         bits = 4 if section.get("load_in_4bit") else 8 if section.get("load_in_8bit") else None
     if bits is None:
         bits = BITS.get(method) or BITS.get(str(section.get("quant_algo", "")).lower())
     return Precision(method, bits, source, tuple(formats))
+
+
+def _whole(value: t.Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _mapping(value: t.Any) -> dict[str, t.Any]:

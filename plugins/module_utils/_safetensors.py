@@ -109,7 +109,7 @@ def _object(pairs: list[tuple[str, t.Any]]) -> t.Any:
         raise ValueError("dtype or shape")
     elements = 1
     for number in (*shape, begin, end):
-        if type(number) is not int or not 0 <= number < 1 << 63:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 63:
             raise ValueError("no size")
     for number in shape:
         elements *= number

@@ -205,7 +205,7 @@ def read_index(directory: str, name: str) -> Index:
 
 def _interned(pairs: list[tuple[str, t.Any]]) -> dict[str, t.Any]:
     """Each shard's name once in memory, not once per tensor."""
-    return {key: sys.intern(value) if type(value) is str else value for key, value in pairs}
+    return {key: sys.intern(value) if isinstance(value, str) else value for key, value in pairs}
 
 
 def gguf_set_problems(parts: dict[str, _gguf.Header | None]) -> list[Problem]:

@@ -163,7 +163,7 @@ def validate(data: t.Any, where: str) -> dict[str, t.Any]:
     """Check *data* against the schema and fill in defaults; every problem stands in one RecipeError."""
     if not isinstance(data, dict):
         raise RecipeError(f"recipe {where}: found {type(data).__name__}, wanted a mapping with name, model, engine, …")
-    problems = _unusable_keys(data) + _misshapen(data)
+    problems = _unusable_keys(data) + _misshapen(data, SPEC)
     if not problems:
         result = ArgumentSpecValidator(SPEC).validate(_without_nulls(data, SPEC))
         problems = list(result.error_messages)
@@ -189,7 +189,7 @@ def _unusable_keys(value: t.Any, place: str = "") -> list[str]:
     return found + [problem for key, item in value.items() for problem in _unusable_keys(item, f"{place}{key}.")]
 
 
-def _misshapen(data: dict[str, t.Any], specification: dict[str, t.Any] = SPEC, place: str = "") -> list[str]:
+def _misshapen(data: dict[str, t.Any], specification: dict[str, t.Any], place: str = "") -> list[str]:
     """Sections that are no mapping or no list of mappings; the validator would fall over them."""
     found: list[str] = []
     for key, spec in specification.items():
