@@ -57,8 +57,8 @@ def _from_config(section: dict[str, t.Any], source: str) -> Precision:
     groups = section.get("config_groups")
     formats = [str(section[key]) for key in ("format", "fmt", "quant_algo") if section.get(key)]
     if _whole(bits) is None and isinstance(groups, dict):
-        widths = [_mapping(_mapping(group).get("weights")).get("num_bits") for group in groups.values()]
-        bits = min((width for width in widths if _whole(width) is not None), default=None)
+        widths = [_whole(_mapping(_mapping(group).get("weights")).get("num_bits")) for group in groups.values()]
+        bits = min((width for width in widths if width is not None), default=None)
     if _whole(bits) is None:
         bits = 4 if section.get("load_in_4bit") else 8 if section.get("load_in_8bit") else None
     if bits is None:
