@@ -52,6 +52,7 @@ molecule: venv ## Molecule scenarios of the roles on the lab (1 to 3 min; needs 
 	tests/tools/molecule.sh
 
 bench: venv ## Figures as JSON lines, against the demo's lab (needs make demo before)
+	$(PYTHON) tests/bench/verify.py
 	$(PYTHON) tests/bench/round_trips.py
 
 down: ## Take the virtual Sparks away again

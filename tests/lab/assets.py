@@ -43,7 +43,8 @@ ENGINE_LOCK = HERE / "engines" / "sglang" / "requirements.lock"
 CLIENTS_LOCK = REPOSITORY / "roles" / "model" / "files" / "hub-clients.lock"
 MODELS_LOCK = HERE / "models" / "requirements.lock"
 WEIGHTS_LOCK = HERE / "models" / "weights.lock"
-LOCKS = (ENGINE_LOCK, CLIENTS_LOCK, MODELS_LOCK)
+CONVERT_LOCK = HERE / "engines" / "llmcompressor" / "requirements.lock"
+LOCKS = (ENGINE_LOCK, CLIENTS_LOCK, MODELS_LOCK, CONVERT_LOCK)
 
 OWNER = "tandem-lab"
 REPOSITORIES = {"smollm2-135m-taught": "taught", "smollm2-135m-untaught": "untaught", "tiny-random": "tiny"}

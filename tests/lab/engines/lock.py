@@ -13,6 +13,7 @@ sglang     the lab's engine: released SGLang beside a CPU build of torch, x86_64
 models     what makes the lab's models: a part of the same pins                    tests/lab/models/
 hub        the two hub clients, for lab and Spark: x86_64 and aarch64, 3.11, 3.12  roles/model/files/
 real       the engine of a real Spark: aarch64, Python 3.12, CUDA 13               recipes/locks/
+convert    llm-compressor for a real Spark: aarch64, Python 3.12, CUDA 13          roles/convert/files/
 =========  ======================================================================  ====================================
 
 uv resolves; the hashes kept are those of the wheels that fit the target (``one_file``: of the best one only). Sources
@@ -106,6 +107,25 @@ TARGETS = {
         why="SGLang 0.5.23 for a DGX Spark: aarch64, Python 3.12, glibc 2.39 (DGX OS 7, Ubuntu 24.04), CUDA 13.\n"
         "# torch 2.14.1 for aarch64 on PyPI is the +cu130 build; NCCL 2.30.7 comes with it as nvidia-nccl-cu13.\n"
         "# Wheels only: every package of the closure has one for aarch64, no source is built on the node.\n"
+        "# Resolved and hashed, not yet installed on a Spark.",
+        pythons=((3, 12),),
+        machines=("aarch64",),
+        glibc=39,
+    ),
+    "convert-lab": Target(
+        output="tests/lab/engines/llmcompressor/requirements.lock",
+        requirements="tests/lab/engines/llmcompressor/requirements.in",
+        why="What converts models in the lab: llm-compressor with a CPU build of torch, x86_64, Python 3.11.",
+        pythons=((3, 11),),
+        machines=("x86_64",),
+        glibc=34,
+        one_file=True,
+        local=True,
+    ),
+    "convert": Target(
+        output="roles/convert/files/llmcompressor-0.14.0.1-cp312-aarch64.lock",
+        inline=("llmcompressor==0.14.0.1", "uv==0.13.9"),
+        why="llm-compressor 0.14.0.1 for a DGX Spark: aarch64, Python 3.12, glibc 2.39 (DGX OS 7), CUDA 13.\n"
         "# Resolved and hashed, not yet installed on a Spark.",
         pythons=((3, 12),),
         machines=("aarch64",),
