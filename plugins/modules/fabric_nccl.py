@@ -103,6 +103,10 @@ reason:
   description: Why they are not present, or an empty text.
   returned: O(state=query), O(state=built), O(state=published)
   type: str
+path:
+  description: The directory.
+  returned: O(state=query)
+  type: str
 cannot_build:
   description: What is missing to build here.
   returned: O(state=query)
@@ -317,7 +321,6 @@ def build(module: AnsibleModule, path: str) -> None:
         made = compile_(module, work)
         for program in _nccl_tests.PROGRAMS:
             shutil.copyfile(os.path.join(work, "build", program), os.path.join(staging, program))
-            os.chmod(os.path.join(staging, program), 0o755)
         made["files"] = {program: sha256(os.path.join(staging, program)) for program in _nccl_tests.PROGRAMS}
         text = json.dumps(made, indent=2, sort_keys=True) + "\n"
         replace(os.path.join(staging, _nccl_tests.STATEMENT), text.encode(), 0o644)
@@ -328,6 +331,10 @@ def build(module: AnsibleModule, path: str) -> None:
 
 
 def publish(staging: str, path: str) -> None:
+    # A copy comes without the modes, and another account runs the programs.
+    os.chmod(staging, 0o755)
+    for program in _nccl_tests.PROGRAMS:
+        os.chmod(os.path.join(staging, program), 0o755)
     shutil.rmtree(path, ignore_errors=True)
     os.rename(staging, path)
     sync_directory(os.path.dirname(path))
@@ -401,7 +408,7 @@ def main() -> t.NoReturn:
     path: str = module.params["path"]
     try:
         if module.params["state"] == "query":
-            module.exit_json(changed=False, **look(path), **query(module))
+            module.exit_json(changed=False, path=path, **look(path), **query(module))
         if module.params["state"] == "run":
             module.exit_json(changed=False, **({} if module.check_mode else run(module, path)))
         module.exit_json(**change(module, path))

@@ -66,9 +66,16 @@ def figures(
     results = {node["name"]: hostvars[node["name"]].get(RUN) or {} for node in deployment["nodes"]}
     if "rc" not in results[name]:
         return "not checked: the rank of the head did not end"
-    logs = {other: f"{result.get('stdout', '')}\n{result.get('stderr', '')}" for other, result in results.items()}
+    logs = {
+        other: "\n".join(str(result.get(key) or "") for key in ("stdout", "stderr", "msg"))
+        for other, result in results.items()
+    }
     found = _fabric_loss.nccl_verdict(results[name], topology, logs)
-    said = [f"{other}: {_last(logs[other])}" for other, result in results.items() if result.get("rc") != 0]
+    said = [
+        f"{other}: {_last(logs[other]) or 'said nothing'} (exit status {result.get('rc')})"
+        for other, result in results.items()
+        if result.get("rc") != 0
+    ]
     if said:
         found["hint"] = "; ".join([*([found["hint"]] if found["hint"] else []), *said])
     return found
@@ -77,4 +84,4 @@ def figures(
 def _last(content: str) -> str:
     """The line that says what went wrong: the last one that is not part of NCCL's own log."""
     lines = [line.strip() for line in content.splitlines() if line.strip() and " NCCL INFO " not in line]
-    return lines[-1][:300] if lines else "said nothing"
+    return lines[-1][:300] if lines else ""

@@ -150,10 +150,16 @@ def test_published_when_it_is_the_heads(nccl, tmp_path):
     digest = nccl()["digest"]
     copy = nccl.root / "tools/nccl-tests.copy"
     (nccl.root / "tools/nccl-tests").rename(copy)
+    copy.chmod(0o700)
+    (copy / "all_gather_perf").chmod(0o600)
     result = nccl("published", staging=str(copy), digest="0" * 64)
     assert result["failed"] and digest in result["msg"] and "wanted 0000" in result["msg"] and copy.exists()
     result = nccl("published", staging=str(copy), digest=digest)
     assert result["changed"] and result["digest"] == digest and tools(nccl) == ["nccl-tests"]
+    modes = [
+        path.stat().st_mode & 0o777 for path in (nccl.root / "tools/nccl-tests", *nccl.root.glob("tools/*/*_perf"))
+    ]
+    assert modes == [0o755] * 3  # another account runs them
     assert nccl("published", staging=str(copy), digest=digest)["changed"] is False
 
 

@@ -104,7 +104,7 @@ def test_a_rank_that_failed_says_why(hosts, pair):
     found = _fabric_nccl.figures(hosts, pair, "spark-a", GIB)
     assert found["verdict"] == "not measured"
     assert "spark-a: tandem: rank 0 of 2: 1 rank(s) did not come" in found["hint"]
-    assert "spark-b: said nothing" in found["hint"]
+    assert "spark-b: said nothing (exit status 1)" in found["hint"]
 
 
 def test_what_was_not_run(hosts, pair):
