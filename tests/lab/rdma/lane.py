@@ -81,6 +81,11 @@ class Node:
         """Place 0 is the management network, then come the rails."""
         return f"52:54:00:00:{self.number:02x}:{place:02x}"
 
+    @property
+    def management(self) -> str:
+        """The address on this host that leads to it; the stages want one for each node."""
+        return f"127.0.0.{self.number}"
+
     def address(self, rail: int) -> str:
         return f"192.168.{100 + rail}.{9 + self.number}"
 
@@ -173,9 +178,9 @@ def furnish(root: Path, work: Path) -> None:
 # ---- the machines ----------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
+def free_port(address: str) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
@@ -183,19 +188,25 @@ class Machine:
     """A node while it runs."""
 
     def __init__(self, node: Node, folder: Path, place: Path) -> None:
-        self.node, self.port, self.console = node, free_port(), cache_dir() / f"rdma/console-{node.name}.log"
+        self.node, self.port, self.console = (
+            node,
+            free_port(node.management),
+            cache_dir() / f"rdma/console-{node.name}.log",
+        )
         # They die with this program, whatever becomes of it; snapshot=on: nothing is written to the image.
         words = ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-smp", "1"]
         words += ["-m", str(MEMORY_MB), "-nographic", "-monitor", "none", "-serial", f"file:{self.console}"]
         words += ["-kernel", str(folder / "vmlinuz"), "-initrd", str(folder / "initrd.img"), "-append"]
         words += [f"root=/dev/vda rw console=ttyS0 quiet systemd.hostname={node.name}"]
         words += ["-drive", f"file={folder}/root.img,format=raw,if=virtio,snapshot=on"]
-        words += ["-netdev", f"user,id=management,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"]
+        words += ["-netdev", f"user,id=management,restrict=on,hostfwd=tcp:{node.management}:{self.port}-:22"]
         words += ["-device", f"virtio-net-pci,netdev=management,mac={node.mac(0)}"]
         for number in range(1, len(RAILS) + 1):
             # A cable is a socket in the lane's own directory: nothing of the host's network is touched.
-            side = f"server={'on' if node.number == 1 else 'off'}"
-            words += ["-netdev", f"stream,id=rail{number},{side},addr.type=unix,addr.path={place}/rail{number}"]
+            # Datagrams: a stream (-netdev stream, QEMU 7.2) stood still for good after some hundred Mb/s both ways.
+            ends = [f"{end}.type=unix,{end}.path={place}/rail{number}-" for end in ("local", "remote")]
+            ends = [f"{end}{who}" for end, who in zip(ends, (node.number, 3 - node.number))]
+            words += ["-netdev", f"dgram,id=rail{number},{','.join(ends)}"]
             words += ["-device", f"virtio-net-pci,netdev=rail{number},mac={node.mac(number)},host_mtu=9000"]
         self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.options = ["-i", str(folder / "id_ed25519"), "-o", f"UserKnownHostsFile={place}/known_hosts"]
@@ -203,7 +214,7 @@ class Machine:
         self.options += ["-o", "StrictHostKeyChecking=yes", "-o", "ConnectTimeout=20"]
 
     def ssh(self, command: str, check: bool = True, timeout: float = 120) -> str:
-        words = ["ssh", "-F", "none", *self.options, "-p", str(self.port), "root@127.0.0.1", command]
+        words = ["ssh", "-F", "none", *self.options, "-p", str(self.port), f"root@{self.node.management}", command]
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             timeout=timeout, check=False,
@@ -235,13 +246,8 @@ def machines(folder: Path) -> Iterator[list[Machine]]:
             for node in NODES:
                 machine = Machine(node, folder, place)
                 found.append(machine)
-                # The second one connects to the sockets that the first one makes.
-                sockets = [place / f"rail{number}" for number in range(1, len(RAILS) + 1)]
-                if not wait_until(lambda files=sockets: all(file.exists() for file in files), 20):  # type: ignore[misc]
-                    machine.is_up()
-                    raise LabError(f"{node.name}: found no socket for its cables after 20 s")
             key = (folder / "host_key").read_text()
-            (place / "known_hosts").write_text("".join(f"[127.0.0.1]:{m.port} {key}\n" for m in found))
+            (place / "known_hosts").write_text("".join(f"[{m.node.management}]:{m.port} {key}\n" for m in found))
             for machine in found:
                 if not wait_until(machine.is_up, BOOT_S, step=2):
                     raise LabError(
@@ -256,7 +262,7 @@ def machines(folder: Path) -> Iterator[list[Machine]]:
 def inventory(found: list[Machine]) -> dict[str, Any]:
     hosts = {
         machine.node.name: {
-            "ansible_host": "127.0.0.1",
+            "ansible_host": machine.node.management,
             "ansible_port": machine.port,
             "ansible_user": "root",
             "ansible_become": False,
@@ -268,7 +274,14 @@ def inventory(found: list[Machine]) -> dict[str, Any]:
         }
         for machine in found
     }
-    return {"spark": {"hosts": hosts}}
+    # Any recipe will do: nothing is served here.
+    settings = {
+        "tandem_recipe": "lab-smollm2",
+        "tandem_recipe_paths": [str(HERE.parent / "recipes")],
+        "tandem_model_revision": "0" * 40,
+        "fabric_throughput": True,
+    }
+    return {"spark": {"hosts": hosts, "vars": settings}}
 
 
 # ---- what is done with them ------------------------------------------------------------------------------------------
@@ -278,7 +291,7 @@ def playbook(found: list[Machine], place: Path) -> None:
     """The fabric stage as a user runs it, with its RDMA measurement."""
     (place / "hosts.yml").write_text(json.dumps(inventory(found)))
     words = [str(Path(sys.executable).parent / "ansible-playbook"), str(HERE / "stage.yml"), "-i", f"{place}/hosts.yml"]
-    words += ["-e", f"tandem_model_revision={'0' * 40}", "-e", f"lane_output={place}"]
+    words += ["-e", f"lane_output={place}"]
     environment = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_TIMEOUT": "60"}
     if subprocess.run(words, cwd=ROOT, env=environment, check=False, timeout=1800).returncode != 0:
         raise LabError("the fabric stage failed on the emulated machines, see above")
