@@ -90,11 +90,11 @@ def lost(hostvars: t.Mapping[str, t.Any], deployment: t.Mapping[str, t.Any], key
     return [name for name, result in found.items() if not result or result.get("unreachable")]
 
 
-def nccl_verdict(result: t.Mapping[str, t.Any], topology: str) -> dict[str, t.Any] | str:
-    """The verdict over the registered *result* of an nccl-tests command."""
-    if "rc" not in result:
-        return "not checked: fabric_nccl_command is empty, or this is not the head"
-    found = _throughput.nccl(f"{result.get('stdout', '')}\n{result.get('stderr', '')}", topology)
+def nccl_verdict(
+    result: t.Mapping[str, t.Any], topology: str, logs: t.Mapping[str, str | None] | None = None
+) -> dict[str, t.Any]:
+    """The verdict over the registered *result* of an nccl-tests program, and the *logs* of all its ranks."""
+    found = _throughput.nccl(f"{result.get('stdout', '')}\n{result.get('stderr', '')}", topology, logs)
     if result["rc"] != 0 and found["verdict"] != _throughput.NOT_MEASURED:
         found.update(verdict="failed", hint=f"the command ended with status {result['rc']}")
     return found
