@@ -63,9 +63,9 @@ def device_states(text: str) -> dict[str, str]:
 
 
 def files(
-    chosen: t.Mapping[str, t.Any], links: Links, routes: Links, netplan_path: str
+    chosen: t.Mapping[str, t.Any], links: Links, routes: Links, netplan_path: str, zone: str | None = None
 ) -> dict[str, tuple[bytes, int]]:
-    """Path to content and mode of the network files of *links*."""
+    """Path to content and mode of the network files of *links*; *zone*: that of firewalld, where it is active."""
     if not links:
         return {}
     if chosen["renderer"] == "netplan":
@@ -76,13 +76,13 @@ def files(
         ways = [route for route in routes if route["interface"] == link["interface"]]
         if chosen["renderer"] == "networkmanager":
             path = f"{KEYFILES}/{PREFIX}{link['interface']}.nmconnection"
-            found[path] = (keyfile(link, ways).encode(), 0o600)
+            found[path] = (keyfile(link, ways, zone).encode(), 0o600)
         else:
             found[f"{NETWORKD}/{PREFIX}{link['interface']}.network"] = (network_file(link, ways).encode(), 0o644)
     return found
 
 
-def keyfile(link: t.Mapping[str, t.Any], routes: Links) -> str:
+def keyfile(link: t.Mapping[str, t.Any], routes: Links, zone: str | None = None) -> str:
     """A NetworkManager profile. The uuid follows from the name, so that a second run writes the same bytes."""
     name = link["interface"]
     lines = [f"address1={link['address']}", "never-default=true", "may-fail=false"]
@@ -98,6 +98,8 @@ def keyfile(link: t.Mapping[str, t.Any], routes: Links) -> str:
             "autoconnect=true",
             # Above whatever else claims the interface.
             "autoconnect-priority=100",
+            # NetworkManager puts each of its connections into a zone, whatever firewalld's own files say.
+            *([f"zone={zone}"] if zone else []),
             "",
             "[ethernet]",
             f"mtu={link['mtu']}",

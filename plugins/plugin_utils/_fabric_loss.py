@@ -55,9 +55,11 @@ def refusal(
 ) -> str:
     """What the stage says at its end: the problems of all nodes, who is cut off, and what became of the change.
 
-    *results*: per node ``problems`` (texts) and ``reverted`` (whether a change was taken back there).
+    *results*: per node ``problems`` (texts), ``closed`` (where a firewall there drops packets of the fabric) and
+    ``reverted`` (whether a change was taken back there).
     """
     lines = [f"- {problem}" for result in results.values() for problem in result.get("problems", []) if problem]
+    lines += [f"- {text}" for result in results.values() for text in result.get("closed", [])]
     for name in lost:
         lines.append(f"- {name}: was not reached on its management address; wanted an answer. Is it up?")
     lines += [f"- {sentence}" for sentence in cut_off(deployment["nodes"], lost)]
@@ -79,6 +81,7 @@ def results(
         taken = [variables.get(key) or {} for key in keys]
         found[node["name"]] = {
             "problems": [str(r["msg"]) for r in taken if r.get("failed") and r.get("msg") and not r.get("unreachable")],
+            "closed": [str(text) for r in taken for text in r.get("closed") or []],
             "reverted": bool((variables.get(reverted) or {}).get("changed")),
         }
     return found

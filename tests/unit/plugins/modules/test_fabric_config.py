@@ -17,6 +17,7 @@ from ansible_collections.tandem.spark.plugins.modules import fabric_config
 
 LINK = {"interface": "enp1s0f0np0", "address": "192.168.100.10/24", "mtu": 9000}
 SECOND = {"interface": "enp1s0f1np1", "address": "192.168.101.10/24", "mtu": 9000}
+NFT = Path(__file__).parents[2] / "fixtures/nft"
 OLD = _netplan.render([dict(LINK, address="192.168.100.9/24")], backend="networkd")
 
 
@@ -41,6 +42,7 @@ def node(commands, monkeypatch, tmp_path):
     monkeypatch.setattr(fabric_config, "other_files", lambda _paths, _renderer: state["others"])
     state = {"path": path, "timer": False, "others": {}, "links": {}, "deaf": False, "table": False, "docker": None}
     state.update(journal=tmp_path / "journal", bin=bin_, routes=[], dark=False, manager=False, devices="")
+    state.update(rules=None, loaded=[], ufw="", zone=False, units=[])
     state["netplan"] = {"generate": (0, "", ""), "apply": (0, "", "")}
 
     def shown():
@@ -67,6 +69,11 @@ def node(commands, monkeypatch, tmp_path):
         state["timer"] = True
         state["revert"] = words[words.index(sys.executable) :]
         return state.get("arm", (0, "", ""))
+
+    def ruleset():
+        """What nft lists: the table that was recorded, where it is there, beside *others*."""
+        own = json.loads((NFT / "tandem-fabric.json").read_text())["nftables"] if state["table"] else []
+        return json.dumps({"nftables": [*own[: state["rules"]], *state["loaded"]]})
 
     def restart(words, _options):
         state["table"] = state["table"] or words[2] == _forward.UNIT
@@ -96,6 +103,7 @@ def node(commands, monkeypatch, tmp_path):
     commands["systemctl daemon-reload"] = (0, "", "")
     commands["systemctl restart"] = restart
     commands["nmcli --terse"] = lambda _words, _options: (0, state["devices"], "")
+    commands["nft -j list ruleset"] = lambda _words, _options: (0, ruleset(), "")
     commands["nft list table inet tandem_fabric"] = lambda _words, _options: (0 if state["table"] else 1, "", "")
 
     def docker_rules(_words, _options):

@@ -30,7 +30,7 @@ def probe(run_module, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     asked = []
 
-    def run(large, small=lambda _ip: 3, **options):
+    def run(large, small=lambda _ip: 3, tcp=lambda _ip: fabric_probe.REFUSED, **options):
         async def ping(command):
             asked.append(command)
             size, ip = int(command[command.index("-s") + 1]), command[-1]
@@ -38,6 +38,7 @@ def probe(run_module, monkeypatch, tmp_path):
             return "ping: sendmsg: No buffer space available" if count is None else SUMMARY.format(count)
 
         monkeypatch.setattr(fabric_probe, "ping", ping)
+        monkeypatch.setattr(fabric_probe, "knock", lambda _interface, ip, _port: tcp(ip))
         return run_module(fabric_probe, {"node": "spark-a", "links": links(), "settle_s": 0, **options})
 
     run.asked = asked
