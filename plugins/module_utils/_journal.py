@@ -231,15 +231,20 @@ def steps_back(before: dict[str, t.Any], now: dict[str, t.Any], ours: t.Collecti
             words = ["ip", FAMILIES[address["family"]], "addr", "add", f"{address['local']}/{address['prefixlen']}"]
             words += ["broadcast", address["broadcast"]] if address.get("broadcast") else []
             steps.append([*words, "dev", name])
-    kept_routes = [_route_words(route) for route in before["routes"]]
-    have_routes = [_route_words(route) for route in now["routes"]]
+    # NetworkManager counts its metrics up with each activation: a route with another one is the same route.
+    kept_routes, have_routes = [[_same(r) for r in state["routes"]] for state in (before, now)]
     for route, words in zip(now["routes"], have_routes):
         if words not in kept_routes and route["dst"] in ours:
-            steps.append(["ip", "-4", "route", "del", *words])
-    for words in sorted(kept_routes, key=lambda words: "via" in words):  # a gateway needs the network it is in
+            steps.append(["ip", "-4", "route", "del", *_route_words(route)])
+    # A gateway needs the network that it is in.
+    for route, words in sorted(zip(before["routes"], kept_routes), key=lambda pair: "via" in pair[1]):
         if words not in have_routes:
-            steps.append(["ip", "-4", "route", "replace", *words])
+            steps.append(["ip", "-4", "route", "replace", *_route_words(route)])
     return steps
+
+
+def _same(route: dict[str, t.Any]) -> list[str]:
+    return _route_words({key: value for key, value in route.items() if key != "metric"})
 
 
 # -- the journal ------------------------------------------------------------------------------------------------------

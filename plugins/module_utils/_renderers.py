@@ -142,7 +142,9 @@ def reload_after_return(chosen: t.Mapping[str, t.Any], links: Links) -> list[lis
     """The same after the old files came back, which may be none: then there is no profile of ours to bring up."""
     names = [link["interface"] for link in links]
     if chosen["renderer"] == "netplan":
-        return [["netplan", "apply"]]
+        # NetworkManager keeps the profile of a netplan file that is gone, until it is told to look again.
+        manager = chosen["backend"] == "NetworkManager"
+        return [["netplan", "apply"], *([["nmcli", "connection", "reload"]] if manager else [])]
     if chosen["renderer"] == "networkmanager":
         return [["nmcli", "connection", "reload"], *(["nmcli", "device", "reapply", name] for name in names)]
     return [["networkctl", "reload"], *(["networkctl", "reconfigure", name] for name in names)]
@@ -176,6 +178,9 @@ def _claimed(path: str, text: str, names: list[str]) -> tuple[list[str], list[st
     except configparser.Error:
         return [], None
     if path.endswith(".nmconnection"):
+        # NetworkManager makes a profile of its own for each wired device that has none, and ours goes before it.
+        if parser.get(".nmmeta", "nm-generated", fallback="") == "true":
+            return [], None
         name = parser.get("connection", "interface-name", fallback="")
         return [n for n in names if n == name], []
     patterns = parser.get("Match", "Name", fallback="").split()
