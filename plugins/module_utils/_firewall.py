@@ -18,7 +18,7 @@ import re
 import typing as t
 from xml.sax.saxutils import quoteattr
 
-from ansible_collections.tandem.spark.plugins.module_utils import _journal
+from ansible_collections.tandem.spark.plugins.module_utils import _forward, _journal
 
 UFW_CONF = "/etc/ufw/ufw.conf"
 ZONES = "/etc/firewalld/zones"
@@ -354,7 +354,9 @@ def _holds(value: t.Any, network: Network) -> bool | None:
 
 
 def owner(drop: Drop, rules: Rules) -> str:
-    """``ufw``, ``firewalld``, ``docker``, or ``nobody``: whose chain that is."""
+    """``ufw``, ``firewalld``, ``docker``, ``ours``, or ``nobody``: whose chain that is."""
+    if drop.table == _forward.TABLE:
+        return "ours"
     if drop.table == "firewalld":
         return "firewalld"
     if (drop.family, drop.table, "ufw-user-input") in rules.chains:

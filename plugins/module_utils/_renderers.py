@@ -69,7 +69,7 @@ def files(
     if not links:
         return {}
     if chosen["renderer"] == "netplan":
-        text = _netplan.render(list(links), list(routes), chosen["backend"])  # type: ignore[arg-type]
+        text = _netplan.render(list(links), list(routes), chosen["backend"], zone)  # type: ignore[arg-type]
         return {netplan_path: (text.encode(), 0o600)}
     found = {}
     for link in links:

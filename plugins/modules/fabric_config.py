@@ -439,9 +439,8 @@ class Wanted:
 
     def _look_through(self, module: AnsibleModule, rules: _firewall.Rules) -> None:
         """Fill ``closed``: what the loaded rules drop, without what those drop that still have to be told."""
-        untold = {"ufw": bool(self.ufw_steps), "firewalld": self.reload_zones}
-        # Rules for Docker are looked for by their text, below.
-        untold["docker"] = True
+        # Rules for Docker, and those of our own table, are looked for by their text.
+        untold = {"ufw": bool(self.ufw_steps), "firewalld": self.reload_zones, "docker": True, "ours": True}
         self.closed = []
         for (hook, drop), entry in _firewall.closed(rules, self.allowances, self.pairs).items():
             who = _firewall.owner(drop, rules)

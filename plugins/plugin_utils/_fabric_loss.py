@@ -74,7 +74,9 @@ def refusal(
 def results(
     hostvars: t.Mapping[str, t.Any], deployment: t.Mapping[str, t.Any], keys: t.Sequence[str], reverted: str
 ) -> dict[str, dict[str, t.Any]]:
-    """For :func:`refusal`: the messages of the registered results *keys* that failed, and of *reverted*."""
+    """For :func:`refusal`: the messages of the registered results *keys* that failed, and of *reverted*; and whether
+    any of them changed something.
+    """
     found = {}
     for node in deployment["nodes"]:
         variables = hostvars[node["name"]]
@@ -82,6 +84,7 @@ def results(
         found[node["name"]] = {
             "problems": [str(r["msg"]) for r in taken if r.get("failed") and r.get("msg") and not r.get("unreachable")],
             "closed": [str(text) for r in taken for text in r.get("closed") or []],
+            "changed": any(r.get("changed") for r in taken),
             "reverted": bool((variables.get(reverted) or {}).get("changed")),
         }
     return found
