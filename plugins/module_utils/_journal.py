@@ -33,6 +33,7 @@ UNIT = "tandem-fabric-revert"
 BOOT_UNIT = "/etc/systemd/system/tandem-fabric-revert-boot.service"
 BOOT_LINK = "/etc/systemd/system/multi-user.target.wants/tandem-fabric-revert-boot.service"
 SETTLE_S = 15
+PATIENCE = 8  # looks, 0.3 s apart
 FAMILIES = {"inet": "-4", "inet6": "-6"}
 UFW_MARK = "tandem.spark fabric"  # the comment of a ufw rule that is ours
 
@@ -238,7 +239,8 @@ def steps_back(before: dict[str, t.Any], now: dict[str, t.Any], ours: t.Collecti
             steps.append(["ip", "-4", "route", "del", *_route_words(route)])
     # A gateway needs the network that it is in.
     for route, words in sorted(zip(before["routes"], kept_routes), key=lambda pair: "via" in pair[1]):
-        if words not in have_routes:
+        # Whoever sets an address adds the way into its network: the kernel, or NetworkManager a moment later.
+        if words not in have_routes and route.get("protocol") != "kernel":
             steps.append(["ip", "-4", "route", "replace", *_route_words(route)])
     return steps
 
@@ -353,7 +355,10 @@ def put_back(journal: dict[str, t.Any]) -> list[str]:
     for unit, was_active in before["units"].items():
         if was_active:
             execute(["systemctl", "restart", unit])
-    deadline, quiet = time.monotonic() + SETTLE_S, 0
+    deadline, quiet, seen = time.monotonic() + SETTLE_S, 0, 0
+    # NetworkManager takes its time, and what is put under its hands meanwhile stays beside what it puts there itself.
+    patience = PATIENCE if any(words[0] == "nmcli" for words in journal["reload"]) else 1
+    steps: list[list[str]] = []
     # What netplan and NetworkManager were told they do a little later: look until nothing moves any more.
     while True:
         for path, value in before["sysctls"].items():
@@ -361,11 +366,14 @@ def put_back(journal: dict[str, t.Any]) -> list[str]:
                 with open(path, "w", encoding="ascii") as handle:
                     handle.write(value)
         now = runtime(before["interfaces"], before["sysctls"], ())
-        steps = steps_back(before, now, set(journal["ours"]))
-        for step in steps:
-            execute(step)
+        last, steps = steps, steps_back(before, now, set(journal["ours"]))
+        seen = seen + 1 if steps == last else 1
+        late = time.monotonic() > deadline
+        if seen >= patience or late:
+            for step in steps:
+                execute(step)
         quiet = 0 if steps else quiet + 1
-        if quiet >= 3 or time.monotonic() > deadline:
+        if quiet >= 3 or late:
             break
         time.sleep(0.3)
     return left + [" ".join(step) for step in steps]

@@ -60,6 +60,23 @@ def test_c14_small_pings_pass_and_large_ones_do_not(probe, lost):
     assert "enp1s0f0np0" not in result["msg"]
 
 
+@pytest.mark.parametrize("said", ["no answer", "No route to host"])
+def test_pings_pass_and_tcp_does_not(probe, said):
+    result = probe(lambda _ip: 3, tcp=lambda ip: said if ip.startswith("192.168.101") else fabric_probe.REFUSED)
+    assert result["failed"] and [proof["verdict"] for proof in result["proofs"]] == ["ok", "firewall"]
+    assert (
+        said in result["msg"] and "firewall drops it on spark-b" in result["msg"] and "192.168.101.11" in result["msg"]
+    )
+    assert probe(lambda _ip: 3, tcp=lambda _ip: "connected")["changed"] is False
+
+
+def test_a_knock_on_this_machine():
+    with fabric_probe.socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert fabric_probe.knock(None, "127.0.0.1", port) == "connected"
+    assert fabric_probe.knock(None, "127.0.0.1", port) == fabric_probe.REFUSED
+
+
 def test_a_dead_rail(probe):
     result = probe(lambda _ip: 0, lambda _ip: 0)
     assert result["failed"] and result["msg"].count("no reply") == 2 and "cable" in result["msg"]
