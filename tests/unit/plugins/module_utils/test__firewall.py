@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import json
 import shlex
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from ansible_collections.tandem.spark.plugins.module_utils import _firewall, _forward, _journal
@@ -104,7 +104,8 @@ def test_interfaces_that_another_zone_has():
 def test_what_a_reload_of_firewalld_would_forget():
     running, permanent = ((FIXTURES / f"firewalld/{n}-zones.txt").read_text() for n in ("running", "permanent"))
     assert _firewall.only_running(running, permanent) == ["public: ports 99/tcp"]
-    assert _firewall.only_running(permanent, running) == []
+    fewer, more = permanent, running
+    assert _firewall.only_running(fewer, more) == []
     assert _firewall.only_running(running.replace("dhcpv6-client ssh\n  ports: 99", "ssh\n  ports: 99"), running) == []
     zone = _firewall.zones(permanent)["tandem-fabric"]
     assert (
