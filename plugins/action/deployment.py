@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import typing as t
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible.plugins.action import ActionBase
 from ansible_collections.tandem.spark.plugins.plugin_utils import (
     _deployment,
@@ -19,9 +22,15 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import (
     _variables,
 )
 
+# What can be the name of a branch or tag; other things are no question for a hub.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,99}")
+
 
 class ActionModule(ActionBase):
-    """Reads the recipe and the inventory, and says everything that does not fit in one message. Contacts nobody."""
+    """Reads the recipe and the inventory, and says everything that does not fit in one message.
+
+    Contacts nobody, but for a revision that can move: the head asks the hub what that stands for.
+    """
 
     _requires_connection = False
     _supports_check_mode = True
@@ -44,6 +53,8 @@ class ActionModule(ActionBase):
                 "port": {"type": "int", "default": 8000},
                 "api_address": {"type": "str"},
                 "revision": {"type": "str"},
+                "resolve": {"type": "bool", "default": False},
+                "hub": {"type": "dict", "default": {}},
             }
         )
         names = variables.get("groups", {}).get(args["group"], [])
@@ -66,6 +77,7 @@ class ActionModule(ActionBase):
         try:
             recipe = _recipe.load(args["recipe"], args["recipe_paths"])
             lock, locked = _lock(recipe)
+            revision, stands_for = self.pin(recipe, args, root, variables)
             deployment, unfit = _deployment.build(
                 args["group"],
                 nodes,
@@ -73,7 +85,8 @@ class ActionModule(ActionBase):
                 root=root,
                 port=args["port"],
                 api_address=args["api_address"] or None,
-                revision=args["revision"] or None,
+                revision=revision,
+                stands_for=stands_for,
                 lock_sha256=hashlib.sha256(locked).hexdigest() if lock else "",
                 nccl=_fabric_carry.nccl_of(locked.decode("utf-8", "replace")),
                 **network,
@@ -105,6 +118,33 @@ class ActionModule(ActionBase):
             "changed": False,
             "ansible_facts": {"tandem_deployment": deployment},
         }
+
+    def pin(
+        self, recipe: dict[str, t.Any], args: dict[str, t.Any], root: str, variables: dict[str, t.Any]
+    ) -> tuple[str | None, str | None]:
+        """The revision to use, and what a revision that can move stands for when it may not be used."""
+        revision = args["revision"] or recipe["model"]["revision"]
+        hub = {key: value for key, value in args["hub"].items() if value}
+        source = hub.pop("source", None) or recipe["model"]["source"]
+        if not revision or _deployment.pinned(revision) or not NAME.fullmatch(revision):
+            return revision, None
+        if source not in _deployment.HUBS:
+            return revision, None
+        question = {**hub, "source": source, "id": recipe["model"]["id"], "revision": revision}
+        if args["resolve"]:
+            question["record"] = f"{root}/records/revision.json"
+        answer: dict[str, t.Any] = {}
+        # A head that does not answer is preflight's to name.
+        with contextlib.suppress(AnsibleConnectionFailure):
+            answer = self._execute_module(
+                module_name="tandem.spark.model_revision", module_args=question, task_vars=variables
+            )
+        if args["resolve"]:
+            if answer.get("failed") or "revision" not in answer:
+                why = answer.get("msg", "the head does not answer")
+                raise _recipe.RecipeError(f"model_revision_resolve: {revision!r} cannot be resolved on the head: {why}")
+            return str(answer["revision"]), None
+        return revision, answer.get("revision")
 
 
 def _lock(recipe: dict[str, t.Any]) -> tuple[str, bytes]:

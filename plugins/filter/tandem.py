@@ -14,6 +14,7 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import (
     _fabric_plan,
     _memory_plan,
     _rank,
+    _rollback,
     _time,
 )
 
@@ -45,6 +46,7 @@ class FilterModule:
             "rank_digest": _rank.digest,
             "rank_files": _rank.files,
             "rank_specification": _rank.specification,
+            "rollback_problems": _rollback.problems,
             "time_config": _time.config,
             "unsettled": _fabric_plan.unsettled,
             "values_by_node": _collect.values_by_node,

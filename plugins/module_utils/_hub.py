@@ -27,7 +27,7 @@ class HubFile(t.NamedTuple):
     """A file as the hub describes it. Exactly one of *sha256* and *git_blob* is known, or neither."""
 
     path: str
-    size: int
+    size: int | None  # None when the source does not tell it
     sha256: str | None
     git_blob: str | None
 
@@ -39,6 +39,23 @@ def listing_url(source: str, endpoint: str, model: str, revision: str) -> str:
     if source == "huggingface":
         return f"{endpoint}/api/models/{quoted}/tree/{rev}?recursive=true&expand=false"
     return f"{endpoint}/api/v1/models/{quoted}/repo/files?Revision={rev}&Recursive=True&PageNumber=1&PageSize=5000"
+
+
+def revision_url(source: str, endpoint: str, model: str, revision: str) -> str:
+    """Where the hub says which commit a branch or tag stands for."""
+    quoted, rev = urllib.parse.quote(model), urllib.parse.quote(revision, safe="")
+    if source == "huggingface":
+        return f"{endpoint}/api/models/{quoted}/revision/{rev}"
+    return f"{endpoint}/api/v1/models/{quoted}/repo/files?Revision={rev}&PageNumber=1&PageSize=1"
+
+
+def parse_revision(source: str, answer: t.Any) -> str | None:
+    """The commit in a hub's answer (parsed JSON); ``None`` when it names none."""
+    try:
+        commit = answer["sha"] if source == "huggingface" else answer["Data"]["LatestCommitter"]["Id"]
+    except (KeyError, TypeError):
+        return None
+    return commit if isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}", commit) else None
 
 
 def parse_listing(source: str, answer: t.Any) -> list[HubFile]:
@@ -85,9 +102,10 @@ def git_blob(path: str) -> str:
 
 def mismatch(file: HubFile, size: int, sha256: str, blob: t.Callable[[], str]) -> str | None:
     """Say how a downloaded file differs from the hub's description, or ``None`` when it does not."""
-    if size == 0 and file.size > 0:
-        return f"{file.path}: the download is empty (0 bytes), the hub says {file.size}"
-    if size != file.size:
+    empty = hashlib.sha256(b"").hexdigest()
+    if size == 0 and (file.size or (file.sha256 and file.sha256 != empty)):
+        return f"{file.path}: the download is empty (0 bytes), the hub says {file.size or file.sha256}"
+    if file.size is not None and size != file.size:
         return f"{file.path}: {size} bytes, the hub says {file.size}"
     if file.sha256 and sha256 != file.sha256:
         return f"{file.path}: sha256 {sha256}, the hub says {file.sha256}"

@@ -10,7 +10,8 @@ module: deployment
 short_description: Turn an inventory and a recipe into a deployment
 description:
   - Reads a recipe and the group of nodes, checks that they fit, and returns what every stage works from.
-  - Runs on the controller only and contacts no node. All problems of all nodes stand in one message.
+  - Runs on the controller only and contacts no node, except that the head asks the hub what a branch or tag stands for
+    when O(revision) is one. All problems of all nodes stand in one message.
   - Besides its options it reads C(ansible_host), C(tandem_links), C(tandem_cables), C(tandem_switch) and the facts
     C(spark_fabric) of every host of the group. Where the wiring is given as cables or a switch it assigns the
     addresses, keeps those that nodes have already, and avoids every network that is in use on one of them.
@@ -75,8 +76,20 @@ options:
     description: Address that the API is bound to on the head. Default is the head's C(ansible_host).
     type: str
   revision:
-    description: Full commit id of the model (40 hex digits), instead of the recipe's.
+    description:
+      - Full commit id of the model (40 hex digits), instead of the recipe's. For sources without commits also the
+        digest of the manifest (64).
+      - A branch or tag is refused with what it stands for now, unless O(resolve) is set.
     type: str
+  resolve:
+    description: Take what a branch or tag stands for, and record it on the head in C(records/revision.json).
+    type: bool
+    default: false
+  hub:
+    description: How the head asks the hub, with the options C(source), C(endpoint), C(token), C(http_proxy),
+      C(https_proxy) and C(no_proxy) of M(tandem.spark.model_revision). Empty values count as absent.
+    type: dict
+    default: {}
 """
 
 EXAMPLES = r"""

@@ -48,6 +48,9 @@ options:
       target:
         description: What a V(link) points to. The link is switched in one rename.
         type: path
+      keep:
+        description: A second link, which is given what the V(link) pointed to so far, whenever that changes.
+        type: path
       mode:
         description: Permissions, as an octal string.
         type: str
@@ -173,7 +176,13 @@ def remove(path: str, state: str) -> None:
         os.unlink(path)
 
 
-def apply(path: str, before: dict[str, t.Any], after: dict[str, t.Any]) -> None:
+def link(path: str, target: str) -> None:
+    scratch = f"{path}.tandem-{os.getpid()}"
+    os.symlink(target, scratch)
+    os.replace(scratch, path)
+
+
+def apply(path: str, before: dict[str, t.Any], after: dict[str, t.Any], keep: str | None) -> None:
     if after["state"] == "absent":
         remove(path, before["state"])
         return
@@ -181,9 +190,10 @@ def apply(path: str, before: dict[str, t.Any], after: dict[str, t.Any]) -> None:
     if after["state"] == "link":
         if before["state"] not in ("absent", "link"):
             remove(path, before["state"])
-        scratch = f"{path}.tandem-{os.getpid()}"
-        os.symlink(after["target"], scratch)
-        os.replace(scratch, path)
+        if keep and before["state"] == "link":
+            # First, so that a run that ends in between finds the same link to change.
+            link(keep, before["target"])
+        link(path, after["target"])
         return
     if before["state"] not in ("absent", after["state"]):
         remove(path, before["state"])
@@ -223,6 +233,7 @@ def main() -> t.NoReturn:
                     "content": {"type": "str"},
                     "secret": {"type": "str", "no_log": False},
                     "target": {"type": "path"},
+                    "keep": {"type": "path"},
                     "mode": {"type": "str"},
                     "owner": {"type": "str", "default": "root"},
                     "group": {"type": "str", "default": "root"},
@@ -238,7 +249,7 @@ def main() -> t.NoReturn:
         if module.check_mode:
             continue
         try:
-            apply(item["path"], before, after)
+            apply(item["path"], before, after, item["keep"])
         except OSError as error:
             module.fail_json(msg=f"{item['path']}: cannot be written: {error.strerror}")
     module.exit_json(

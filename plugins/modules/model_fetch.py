@@ -9,8 +9,9 @@ DOCUMENTATION = r"""
 module: model_fetch
 short_description: Download one revision of a model and prove every byte of it
 description:
-  - Runs the hub's own client (C(hf) or C(modelscope)), which resumes what an earlier run left.
-  - Then compares every file with the hub's own digests, since C(hf) accepts a file of the right length with wrong
+  - From a hub it runs the hub's own client (C(hf) or C(modelscope)). From a web server it asks for what the checksum
+    file names, and from a directory or a bundle it copies. Each goes on with what an earlier run left.
+  - Then compares every file with the source's own digests, since C(hf) accepts a file of the right length with wrong
     bytes. A bad file is deleted and fetched again, once.
   - Writes the manifest into the directory, which is a staging place. M(tandem.spark.model_release) publishes it.
 version_added: 0.1.0
@@ -25,18 +26,28 @@ attributes:
     support: none
 options:
   source:
-    description: Which hub.
+    description:
+      - V(huggingface) and V(modelscope) are the hubs. V(http) is a directory on a web server with a checksum file.
+      - V(directory) is one of the node, local or mounted, with C(tandem-manifest.json), with a checksum file, or bare.
+      - V(bundle) is a directory or a plain tar with C(tandem-manifest.json), in which large files may be cut into
+        C(NAME.part-0001) and so on.
     type: str
-    choices: [huggingface, modelscope]
+    choices: [huggingface, modelscope, http, directory, bundle]
     required: true
   id:
     description: The model, as C(owner/name).
     type: str
     required: true
   revision:
-    description: Full commit id. A branch name is refused, it can move in the middle of a download.
+    description:
+      - Full commit id. For sources without commits also the digest of the manifest, one SHA-256 over all files.
+      - A branch or tag can move. It is refused with what it stands for now, unless O(resolve) is set.
     type: str
     required: true
+  resolve:
+    description: Take what a branch or tag stands for now, and record both.
+    type: bool
+    default: false
   licence:
     description: Licence of the weights, for the manifest.
     type: str
@@ -46,11 +57,26 @@ options:
     type: path
     required: true
   client:
-    description: Virtual environment with the hub's client.
+    description: Virtual environment with the hub's client. Needed for the hubs.
     type: path
-    required: true
   endpoint:
-    description: Base URL of the hub or of a mirror. Default is the hub's own.
+    description:
+      - Base URL of the hub or of a mirror. Default is the hub's own.
+      - For V(http) the directory's URL, for V(directory) and V(bundle) a path of the node.
+    type: str
+  checksums:
+    description:
+      - Name of the checksum file, for V(http) and V(directory). Default is C(SHA256SUMS) for V(http), and for
+        V(directory) the first of the usual names that is there.
+    type: str
+  http_proxy:
+    description: Proxy for http, such as V(http://proxy.example:3128).
+    type: str
+  https_proxy:
+    description: Proxy for https.
+    type: str
+  no_proxy:
+    description: Hosts that are asked without a proxy, with commas between.
     type: str
   token:
     description: Access token for gated models.
@@ -72,6 +98,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+revision:
+  description: The commit or digest that was fetched.
+  returned: success
+  type: str
 digest:
   description: The manifest's digest, one SHA-256 over all files.
   returned: success
@@ -91,178 +121,52 @@ fetched_again:
   elements: str
 """
 
-import functools
-import http.client
-import json
-import os
-import re
-import shutil
 import typing as t
-import urllib.error
-import urllib.parse
 
-from ansible.module_utils import urls
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.tandem.spark.plugins.module_utils import _hub, _manifest
-from ansible_collections.tandem.spark.plugins.module_utils._files import replace
-
-COMMIT = re.compile(r"[0-9a-f]{40}")
-TIMEOUT_S = 60
-
-
-def listing(module: AnsibleModule, endpoint: str) -> list[_hub.HubFile]:
-    """Ask the hub what the revision consists of."""
-    parameters = module.params
-    url: str | None = _hub.listing_url(parameters["source"], endpoint, parameters["id"], parameters["revision"])
-    files: list[_hub.HubFile] = []
-    seen = set()
-    while url and url not in seen:
-        seen.add(url)
-        try:
-            headers = {}
-            # A mirror can name pages of another host: the token is for the endpoint only.
-            if parameters["token"] and urllib.parse.urlsplit(url)[:2] == urllib.parse.urlsplit(endpoint)[:2]:
-                headers["Authorization"] = f"Bearer {parameters['token']}"
-            with urls.open_url(
-                url,
-                headers=headers,
-                unredirected_headers=["Authorization"],
-                http_agent="tandem.spark",
-                timeout=TIMEOUT_S,
-                use_netrc=False,
-            ) as answer:
-                files += _hub.parse_listing(parameters["source"], json.load(answer))
-                page = _hub.next_page(answer.headers.get("Link"))
-                url = urllib.parse.urljoin(url, page) if page else None
-        except urllib.error.HTTPError as error:
-            module.fail_json(
-                msg=f"{parameters['id']} at {parameters['revision']}: the hub at {endpoint} answered {error.code}; "
-                "wanted a revision that exists there and, for a gated model, a token that may read it (model_token)"
-            )
-        except (OSError, ValueError, http.client.HTTPException, urls.ConnectionError) as error:
-            module.fail_json(msg=f"the hub at {endpoint} gave no usable listing of {parameters['id']}: {error}")
-    return files
-
-
-def download(module: AnsibleModule, endpoint: str) -> None:
-    parameters = module.params
-    source = parameters["source"]
-    command = _hub.download_command(
-        source,
-        parameters["client"],
-        parameters["id"],
-        parameters["revision"],
-        parameters["path"],
-        parameters["workers"],
-    )
-    environment = _hub.client_environment(source, endpoint, parameters["token"])
-    # The clients keep a cache in HOME; beside the model it is on the same disk and goes away with the staging.
-    environment["HOME"] = os.path.join(parameters["path"], ".cache")
-    code, out, err = module.run_command(command, environ_update=environment)
-    if code != 0:
-        last = "\n".join((err or out).strip().splitlines()[-10:])
-        module.fail_json(msg=f"{os.path.basename(command[0])} ended with exit status {code}: {last}", rc=code)
-
-
-def check(path: str, files: list[_hub.HubFile]) -> tuple[dict[str, str], dict[str, str]]:
-    """(SHA-256 by path, what is wrong by path) of the downloaded files."""
-    there = [file for file in files if os.path.isfile(os.path.join(path, file.path))]
-    digests = _manifest.hash_files(path, [file.path for file in there])
-    wrong = {file.path: f"{file.path}: absent after the download" for file in files if file not in there}
-    for file in there:
-        full = os.path.join(path, file.path)
-        text = _hub.mismatch(file, os.path.getsize(full), digests[file.path], functools.partial(_hub.git_blob, full))
-        if text:
-            wrong[file.path] = text
-    return digests, wrong
-
-
-def discard(path: str, names: t.Iterable[str]) -> None:
-    """Remove these files, whatever stands under their names."""
-    for name in names:
-        full = os.path.join(path, name)
-        if os.path.isdir(full) and not os.path.islink(full):
-            shutil.rmtree(full)
-        elif os.path.lexists(full):
-            os.unlink(full)
-
-
-def remove_foreign(path: str, files: list[_hub.HubFile]) -> None:
-    """Leave exactly the files that the hub lists: no cache, no partial, no lock of a client."""
-    listed = {file.path for file in files}
-    for parent, directories, names in os.walk(path, topdown=False):
-        for name in names:
-            full = os.path.join(parent, name)
-            if os.path.relpath(full, path) not in listed:
-                os.unlink(full)
-        for name in directories:
-            full = os.path.join(parent, name)
-            if os.path.islink(full):
-                os.unlink(full)
-            elif not os.listdir(full):
-                os.rmdir(full)
+from ansible_collections.tandem.spark.plugins.module_utils import _fetch, _lock
+from ansible_collections.tandem.spark.plugins.module_utils._sources._request import SourceError
 
 
 def main() -> t.NoReturn:
     module = AnsibleModule(
         argument_spec={
-            "source": {"type": "str", "choices": ["huggingface", "modelscope"], "required": True},
+            "source": {
+                "type": "str",
+                "choices": ["huggingface", "modelscope", "http", "directory", "bundle"],
+                "required": True,
+            },
             "id": {"type": "str", "required": True},
             "revision": {"type": "str", "required": True},
+            "resolve": {"type": "bool", "default": False},
             "licence": {"type": "str", "default": ""},
             "path": {"type": "path", "required": True},
-            "client": {"type": "path", "required": True},
+            "client": {"type": "path"},
             "endpoint": {"type": "str"},
+            "checksums": {"type": "str"},
             "token": {"type": "str", "no_log": True},
+            "http_proxy": {"type": "str", "no_log": True},
+            "https_proxy": {"type": "str", "no_log": True},
+            "no_proxy": {"type": "str"},
             "workers": {"type": "int", "default": 8},
         },
         supports_check_mode=True,
+        required_if=[
+            ("source", "huggingface", ("client",)),
+            ("source", "modelscope", ("client",)),
+            ("source", "http", ("endpoint",)),
+            ("source", "directory", ("endpoint",)),
+            ("source", "bundle", ("endpoint",)),
+        ],
     )
     parameters = module.params
-    if not COMMIT.fullmatch(parameters["revision"]):
-        module.fail_json(msg=f"revision: found {parameters['revision']!r}, wanted a full commit id (40 hex digits)")
-    endpoint = (parameters["endpoint"] or _hub.ENDPOINTS[parameters["source"]]).rstrip("/")
     if module.check_mode:
-        module.exit_json(changed=True, digest=None, bytes=0, files=0, fetched_again=[])
-
-    path: str = parameters["path"]
-    files = listing(module, endpoint)
-    needed = sum(file.size for file in files)
-    os.makedirs(path, exist_ok=True)
-    have = sum(status.st_size for status in _manifest.walk(path)[0].values())
-    free = shutil.disk_usage(path).free
-    if needed - have > free:
-        module.fail_json(
-            msg=f"{path}: found {free} bytes free, wanted {needed - have} for {parameters['id']}; free some space or "
-            "set tandem_root to a larger disk"
-        )
-    download(module, endpoint)
-    digests, wrong = check(path, files)
-    again = sorted(wrong)
-    if wrong:
-        discard(path, wrong)
-        # hf remembers what it fetched by length only: forget it, or the bad file would be called complete again.
-        shutil.rmtree(os.path.join(path, ".cache"), ignore_errors=True)
-        download(module, endpoint)
-        digests, wrong = check(path, files)
-        if wrong:
-            discard(path, wrong)
-            module.fail_json(
-                msg=f"{parameters['id']} from {endpoint}: {len(wrong)} file(s) wrong after two downloads: "
-                + "; ".join(sorted(wrong.values())[:5])
-            )
-    remove_foreign(path, files)
-    manifest = _manifest.make(
-        {
-            "id": parameters["id"],
-            "revision": parameters["revision"],
-            "source": parameters["source"],
-            "licence": parameters["licence"],
-        },
-        [{"path": file.path, "size": file.size, "sha256": digests[file.path]} for file in files],
-    )
-    replace(os.path.join(path, _manifest.FILE_NAME), _manifest.dump(manifest), 0o644)
-    module.exit_json(changed=True, digest=manifest["digest"], bytes=needed, files=len(files), fetched_again=again)
+        module.exit_json(changed=True, digest=None, revision=None, bytes=0, files=0, fetched_again=[])
+    try:
+        result = _fetch.work(parameters)
+    except (_fetch.FetchError, SourceError, _lock.BusyError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=True, **result)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ description:
   - O(state=published) reads every file of a staging directory against the manifest in it, checks the structure of the
     weights, and renames the directory into its place. A release that is there and sound is left alone.
   - O(state=query) compares a published release with its manifest and changes nothing.
+  - O(state=absent) removes a release, O(state=pruned) all that are no longer wanted. What a pointer or the running rank
+    names, or a process has open, stays.
 version_added: 0.1.0
 author:
   - The tandem.spark contributors (@tandem-spark)
@@ -24,7 +26,7 @@ attributes:
     support: full
 options:
   path:
-    description: The release's directory.
+    description: The release's directory. For V(pruned) the directory of all releases.
     type: path
     required: true
   staging:
@@ -43,10 +45,25 @@ options:
       - Publishing always reads every byte.
     type: bool
     default: false
+  root:
+    description: Where C(releases), C(current) and C(previous) are, for V(absent) and V(pruned).
+    type: path
+    default: /var/lib/tandem
+  keep:
+    description:
+      - How many releases V(pruned) keeps. The default is the current one and the one to go back to.
+      - Releases that are needed are kept beyond that.
+    type: int
+    default: 2
+  needed:
+    description: Names of releases that V(pruned) keeps in any case, such as one that is about to be served.
+    type: list
+    elements: str
+    default: []
   state:
-    description: V(published) or only looked at.
+    description: V(published), V(absent), V(pruned), or only looked at.
     type: str
-    choices: [published, query]
+    choices: [published, query, absent, pruned]
     default: query
 """
 
@@ -59,6 +76,15 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+removed:
+  description: Paths that were removed, or would be in check mode.
+  returned: when O(state) is V(absent) or V(pruned)
+  type: list
+  elements: str
+kept:
+  description: Why each release that is more than O(keep) was kept, by name.
+  returned: when O(state) is V(pruned)
+  type: dict
 present:
   description: Whether the release is there and agrees with its manifest.
   returned: success
@@ -91,8 +117,11 @@ import shutil
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.tandem.spark.plugins.module_utils import _manifest, _structure
+from ansible_collections.tandem.spark.plugins.module_utils import _manifest, _release, _structure
 from ansible_collections.tandem.spark.plugins.module_utils._files import read_text, replace, sync_directory
+
+# What the running rank was started from, as the launcher notes it.
+RANK_STATE = "/run/tandem/rank.json"
 
 
 def trust_file(path: str) -> str:
@@ -160,6 +189,90 @@ def look(path: str, revision: str | None, digest: str | None, full: bool) -> dic
     return dict(result, present=True, digest=manifest["digest"], reason="")
 
 
+def why_needed(root: str, path: str) -> str:
+    """Why the release at *path* must stay; empty when nobody needs it."""
+    why = _release.needed_by(root, RANK_STATE).get(path)
+    if why:
+        return why
+    users = _release.users(path)
+    return f"in use by process {', '.join(users[:5])}" if users else ""
+
+
+def erase(root: str, path: str) -> list[str]:
+    """Remove a model's release, and the rank releases that cannot be started without it; the paths removed."""
+    # Under another name first: half a release must not be found under its own.
+    parent, name = os.path.split(path)
+    aside = os.path.join(parent, f".removed-{name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    os.rename(path, aside)
+    shutil.rmtree(aside)
+    if os.path.exists(trust_file(path)):
+        os.unlink(trust_file(path))
+    without = orphans(root, path)
+    for orphan in without:
+        shutil.rmtree(orphan)
+    return [path, *without]
+
+
+def orphans(root: str, path: str) -> list[str]:
+    """Rank releases that name the model at *path*."""
+    releases = os.path.join(root, "releases")
+    names = sorted(os.listdir(releases)) if os.path.isdir(releases) else []
+    return [os.path.join(releases, name) for name in names if _release.describe(root, name)["model"] == path]
+
+
+def remove(module: AnsibleModule, path: str) -> t.NoReturn:
+    root = module.params["root"]
+    if not os.path.isdir(path):
+        module.exit_json(changed=False, removed=[], present=False)
+    why = why_needed(root, path)
+    if why:
+        module.fail_json(
+            msg=f"{path}: not removed: found it needed ({why}), wanted a release that nobody uses; serve another one "
+            "first, or stop what uses it"
+        )
+    if module.check_mode:
+        module.exit_json(changed=True, removed=[path, *orphans(root, path)], present=True)
+    try:
+        module.exit_json(changed=True, removed=erase(root, path), present=False)
+    except OSError as error:
+        module.fail_json(msg=f"{path}: cannot be removed: {error}")
+
+
+def prune(module: AnsibleModule, directory: str) -> t.NoReturn:
+    root, keep = module.params["root"], module.params["keep"]
+    if keep < 1:
+        module.fail_json(msg=f"keep: found {keep}, wanted 1 or more: the release that is served stays in any case")
+    ages = {}
+    for entry in os.scandir(directory) if os.path.isdir(directory) else []:
+        manifest = os.path.join(entry.path, _manifest.FILE_NAME)
+        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".") and os.path.isfile(manifest):
+            ages[entry.name] = os.stat(manifest).st_ctime
+    needed = _release.needed_by(root, RANK_STATE)
+    protected = {name: "it was asked for" for name in module.params["needed"] if name in ages}
+    for name in ages:
+        if os.path.join(directory, name) in needed:
+            protected.setdefault(name, needed[os.path.join(directory, name)])
+    kept = {}
+    going = []
+    for name in _release.surplus(ages, keep, protected):
+        users = _release.users(os.path.join(directory, name))
+        if users:
+            kept[name] = f"in use by process {', '.join(users[:5])}"
+        else:
+            going.append(os.path.join(directory, name))
+    if len(protected) > keep:
+        kept.update(protected)
+    removed: list[str] = []
+    try:
+        for path in going:
+            removed += [path, *orphans(root, path)] if module.check_mode else erase(root, path)
+    except OSError as error:
+        module.fail_json(msg=f"{directory}: cannot be pruned: {error}", removed=removed)
+    diff = difference(directory, "\n".join(sorted(removed)), "") if removed else {}
+    module.exit_json(changed=bool(removed), removed=removed, kept=kept, diff=diff)
+
+
 def main() -> t.NoReturn:
     module = AnsibleModule(
         argument_spec={
@@ -168,13 +281,20 @@ def main() -> t.NoReturn:
             "digest": {"type": "str"},
             "revision": {"type": "str"},
             "full": {"type": "bool", "default": False},
-            "state": {"type": "str", "choices": ["published", "query"], "default": "query"},
+            "root": {"type": "path", "default": "/var/lib/tandem"},
+            "keep": {"type": "int", "default": 2},
+            "needed": {"type": "list", "elements": "str", "default": []},
+            "state": {"type": "str", "choices": ["published", "query", "absent", "pruned"], "default": "query"},
         },
         supports_check_mode=True,
         required_if=[("state", "published", ("staging",))],
     )
     path: str = module.params["path"]
     staging: str = module.params["staging"]
+    if module.params["state"] == "absent":
+        remove(module, path)
+    if module.params["state"] == "pruned":
+        prune(module, path)
     wanted = (module.params["revision"], module.params["digest"])
     state = look(path, *wanted, full=module.params["full"])
     if module.params["state"] == "query" or state["present"]:

@@ -30,16 +30,16 @@ options:
     type: path
     required: true
   lock:
-    description: Text of the lock, in pip's requirements format, with C(==) and C(--hash) for every distribution.
+    description:
+      - Text of the lock, in pip's requirements format, with C(==) and C(--hash) for every distribution.
+      - Without it O(state=query) compares the environment with what it was made from, whatever that was.
     type: str
-    required: true
   wheels:
     description: Directory that holds every wheel of the lock. Not needed for O(state=query).
     type: path
   python:
-    description: Version of the interpreter, such as V(3.12). C(python3.12) must be on the node.
+    description: Version of the interpreter, such as V(3.12). C(python3.12) must be on the node. Needed to install.
     type: str
-    required: true
   state:
     description: V(present) installs what is missing, V(query) only reports.
     type: str
@@ -125,7 +125,7 @@ def interpreter_version(module: AnsibleModule, executable: str) -> str:
     return str(out).strip() if code == 0 else f"unknown: {err.strip()}"
 
 
-def look(module: AnsibleModule, path: str, lock_sha256: str, full: bool = False) -> dict[str, t.Any]:
+def look(module: AnsibleModule, path: str, lock_sha256: str | None, full: bool = False) -> dict[str, t.Any]:
     """Compare the environment at *path* with what was stated when it was made."""
     nothing = {"present": False, "digest": None, "distributions": 0, "checked": "content" if full else "size"}
     site = site_packages(path)
@@ -138,7 +138,7 @@ def look(module: AnsibleModule, path: str, lock_sha256: str, full: bool = False)
         return dict(nothing, reason=f"{path}/{STATEMENT} cannot be read: {error}")
     if site is None:
         return dict(nothing, reason=f"{path} has no site-packages")
-    if statement.get("lock_sha256") != lock_sha256:
+    if lock_sha256 is not None and statement.get("lock_sha256") != lock_sha256:
         return dict(nothing, reason=f"{path} was made from another lock")
     try:
         records = read_records(site)
@@ -235,29 +235,34 @@ def install(module: AnsibleModule, path: str, lock: str, lock_sha256: str) -> No
         "digest": digest(made_of, records),
     }
     replace(os.path.join(staging, STATEMENT), json.dumps(statement, indent=2).encode() + b"\n", 0o644)
-    shutil.rmtree(path, ignore_errors=True)
+    # Moved aside first: removing it takes seconds, in which there would be half an environment under its name.
+    old = f"{staging}.old"
+    shutil.rmtree(old, ignore_errors=True)
+    if os.path.lexists(path):
+        os.rename(path, old)
     os.rename(staging, path)
     sync_directory(parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def main() -> t.NoReturn:
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
-            "lock": {"type": "str", "required": True},
+            "lock": {"type": "str"},
             "wheels": {"type": "path"},
-            "python": {"type": "str", "required": True},
+            "python": {"type": "str"},
             "state": {"type": "str", "choices": ["present", "query"], "default": "present"},
         },
         supports_check_mode=True,
-        required_if=[("state", "present", ("wheels",))],
+        required_if=[("state", "present", ("wheels", "lock", "python"))],
     )
     path: str = module.params["path"]
-    lock: str = module.params["lock"]
-    lock_sha256 = hashlib.sha256(lock.encode()).hexdigest()
+    lock: str | None = module.params["lock"]
+    lock_sha256 = None if lock is None else hashlib.sha256(lock.encode()).hexdigest()
     state = look(module, path, lock_sha256)
     before = state["digest"]
-    if module.params["state"] == "query" or state["present"]:
+    if module.params["state"] == "query" or state["present"] or lock is None or lock_sha256 is None:
         module.exit_json(changed=False, **state)
     if module.check_mode:
         module.exit_json(changed=True, diff=difference(path, before, "an environment of the lock"), **state)

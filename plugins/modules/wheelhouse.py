@@ -84,7 +84,10 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.tandem.spark.plugins.module_utils._files import replace, sha256
+from ansible_collections.tandem.spark.plugins.module_utils._lock import BusyError, alone
 
+# How long another download beside this one is waited for: they share the pip, and that of an engine takes minutes.
+BUSY_S = 1800
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 MARKER = re.compile(r"^[^#\n]*==[^#\n]*;", re.M)
 
@@ -164,28 +167,8 @@ def download(module: AnsibleModule, path: str, lock: str) -> None:
         )
 
 
-def main() -> t.NoReturn:
-    module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "lock": {"type": "str", "required": True},
-            "python": {"type": "str", "required": True},
-            "fetch": {"type": "bool", "default": True},
-            "index_url": {"type": "str"},
-            "find_links": {"type": "list", "elements": "str", "default": []},
-            "no_index": {"type": "bool", "default": False},
-        },
-        supports_check_mode=True,
-    )
-    path: str = module.params["path"]
-    lock: str = module.params["lock"]
-    allowed, wanted = set(HASH.findall(lock)), distributions(lock)
-    bare = [name for name, hashes in wanted.items() if not hashes]
-    if not allowed or bare:
-        module.fail_json(
-            msg=f"lock: found no --hash=sha256 {'for ' + shorten(bare) if bare else 'in it'}, wanted one for every "
-            "distribution"
-        )
+def settle(module: AnsibleModule, path: str, lock: str, wanted: dict[str, set[str]], allowed: set[str]) -> t.NoReturn:
+    """Bring the directory to what the lock says, and answer."""
     before = digests(path)
     there = set(before.values())
     removed = sorted(name for name, digest in before.items() if digest not in allowed)
@@ -215,6 +198,40 @@ def main() -> t.NoReturn:
         files=len(after),
         bytes=sum(after.values()),
     )
+
+
+def main() -> t.NoReturn:
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "lock": {"type": "str", "required": True},
+            "python": {"type": "str", "required": True},
+            "fetch": {"type": "bool", "default": True},
+            "index_url": {"type": "str"},
+            "find_links": {"type": "list", "elements": "str", "default": []},
+            "no_index": {"type": "bool", "default": False},
+        },
+        supports_check_mode=True,
+    )
+    path: str = module.params["path"]
+    lock: str = module.params["lock"]
+    allowed, wanted = set(HASH.findall(lock)), distributions(lock)
+    bare = [name for name, hashes in wanted.items() if not hashes]
+    if not allowed or bare:
+        module.fail_json(
+            msg=f"lock: found no --hash=sha256 {'for ' + shorten(bare) if bare else 'in it'}, wanted one for every "
+            "distribution"
+        )
+    if module.check_mode:
+        settle(module, path, lock, wanted, allowed)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with alone(os.path.dirname(path), BUSY_S):
+            settle(module, path, lock, wanted, allowed)
+    except BusyError as error:
+        module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"{path}: {error}")
 
 
 if __name__ == "__main__":

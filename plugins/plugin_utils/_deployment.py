@@ -21,12 +21,20 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import _engines, _fab
 from ansible_collections.tandem.spark.plugins.plugin_utils._addresses import NOT_A_PEER_ADDRESS
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+# The digest of a manifest, which pins a model of a source without commits.
+DIGEST = re.compile(r"[0-9a-f]{64}")
+HUBS = ("huggingface", "modelscope")
 # Its place stands in a unit file, where spaces separate words, quotes and backslashes quote, and % begins a specifier.
 ROOT = re.compile(r"(/[A-Za-z0-9._@+-]+)+")
 # ProtectHome= and PrivateTmp= of the unit; /run is gone after a reboot.
 HIDDEN_FROM_UNIT = ("/home", "/root", "/tmp", "/var/tmp", "/run")
 MINIMUM_KEY_LENGTH = 16
 NOT_STARTED_FROM = ("title", "sources", "acceptance", "disk_needed_bytes", "unserved")
+
+
+def pinned(revision: str) -> bool:
+    """Whether a revision cannot move: a commit, or the digest of a manifest."""
+    return bool(COMMIT.fullmatch(revision) or DIGEST.fullmatch(revision))
 
 
 def problems_of_key(key: str) -> list[str]:
@@ -94,12 +102,14 @@ def build(
     port: int = 8000,
     api_address: str | None = None,
     revision: str | None = None,
+    stands_for: str | None = None,
     lock_sha256: str = "",
     nccl: str | None = None,
 ) -> tuple[dict[str, t.Any], list[str]]:
     """Return the deployment and every problem found; with problems the deployment must not be used.
 
-    *nodes*: in rank order, as :func:`_fabric_plan.plan` takes them. *nccl*: its version in the engine's lock.
+    *nodes*: in rank order, as :func:`_fabric_plan.plan` takes them. *stands_for*: what the hub says of a revision that
+    can move. *nccl*: its version in the engine's lock.
     """
     problems: list[str] = []
     wanted = recipe["nodes"]
@@ -128,10 +138,12 @@ def build(
             f"({recipe['serve']['rendezvous_port']})"
         )
     revision = revision or recipe["model"]["revision"]
-    if not revision or not COMMIT.fullmatch(revision):
+    if not revision or not pinned(revision):
         problems.append(
             f"model revision of {recipe['model']['id']}: found {revision or 'none'}, wanted a full commit id (40 hex "
-            "digits): a branch name can move between two nodes; set tandem_model_revision"
+            "digits), or for sources without commits the manifest's digest (64): a branch name can move between two "
+            f"nodes; {f'it stands for {stands_for} now; ' if stands_for else ''}set tandem_model_revision"
+            + (", or model_revision_resolve: true to take and record what a branch stands for" if revision else "")
         )
     adapter = _engines.ADAPTERS.get(recipe["engine"]["name"])
     if adapter is None:

@@ -59,6 +59,8 @@ def text(specification_: dict[str, t.Any]) -> str:
 def files(deployment: dict[str, t.Any], rank: dict[str, t.Any], user: str) -> list[dict[str, t.Any]]:
     """Entries for tandem.spark.files: the immutable release of this deployment, then the pointer to it.
 
+    What the pointer named before is kept as ``previous``, which the rollback goes back to.
+
     *rank* is the node's specification.
     """
     root = deployment["root"]
@@ -69,7 +71,7 @@ def files(deployment: dict[str, t.Any], rank: dict[str, t.Any], user: str) -> li
         {"path": f"{directory}/rank.json", "content": text(rank), "mode": "0640", "group": user},
         {"path": f"{directory}/model", "state": "link", "target": deployment["model"]["path"]},
         {"path": f"{directory}/engine", "state": "link", "target": deployment["engine"]["path"]},
-        {"path": f"{root}/current", "state": "link", "target": directory},
+        {"path": f"{root}/current", "state": "link", "target": directory, "keep": f"{root}/previous"},
     ]
 
 

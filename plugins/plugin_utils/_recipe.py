@@ -21,7 +21,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 COLLECTION_RECIPES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "recipes")
 
-SOURCES = ("huggingface", "modelscope")
+SOURCES = ("huggingface", "modelscope", "http", "directory", "bundle")
 CHECKS = ("ready", "unauthorised", "models", "chat", "tool_call", "stream")
 
 SPEC: dict[str, t.Any] = {

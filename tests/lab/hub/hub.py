@@ -9,6 +9,7 @@ through both APIs at once. One file, standard library only: it runs on any host 
 - A repository has one commit. Its id is made from the names and digests of its files, so it changes when they do;
   ``main`` and ``master`` mean it, any other revision is unknown.
 - ``/wheels/`` is a plain page of links for ``pip`` and ``uv`` (``--find-links http://HOST:9000/wheels/``).
+- ``/files/OWNER/NAME/FILE`` is a file without any API, and ``/files/OWNER/NAME/SHA256SUMS`` the checksums of all.
 - ``/healthz`` answers when everything is hashed and served.
 
 Digests are kept in ``ROOT.digests.json`` beside ROOT, by size and time of change: only the first start reads all.
@@ -18,12 +19,14 @@ Faults, for tests: ``--corrupt OWNER/NAME/FILE …``, or ``--control FILE``, a J
     [{"fault": "corrupt",  "match": "tandem-lab/tiny-random/model.safetensors"},
      {"fault": "truncate", "match": "*/model.safetensors", "bytes": 1000},
      {"fault": "stop",     "match": "*.safetensors", "bytes": 1000, "times": 1},
+     {"fault": "slow",     "match": "*.safetensors", "rate": 5000000},
      {"fault": "html",     "match": "tandem-lab/tiny-random/config.json"},
      {"fault": "refuse",   "match": "tandem-lab/*", "status": 429, "times": 3, "retry_after": 1}]
 
 ``match`` is a shell pattern over ``OWNER/NAME/FILE`` (``OWNER/NAME`` for a question about a repository, ``wheels/FILE``
 for a wheel). ``times`` ends a fault after so many answers. ``corrupt`` flips one byte: full length, right digest in the
 metadata. ``truncate`` sends less and calls it complete. ``stop`` closes the connection after so many bytes.
+``slow`` sends so many bytes per second.
 """
 
 from __future__ import annotations
@@ -217,7 +220,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             status = 206
         fault: dict[str, Any] = {}
         if self.command == "GET":
-            fault = self.server.faults.take(subject, "html", "truncate", "stop", "corrupt") or {}
+            fault = self.server.faults.take(subject, "html", "truncate", "stop", "slow", "corrupt") or {}
         if fault.get("fault") == "html":
             return self.answer(200, CAPTIVE, "text/html")
         if fault.get("fault") == "truncate":
@@ -238,17 +241,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
             end = min(end, first + int(fault.get("bytes", 0)))
             self.close_connection = True
         with path.open("rb") as file:
-            if flip < 0:
+            pace = int(fault["rate"]) if fault.get("fault") == "slow" else 0
+            if flip < 0 and not pace:
                 self.sent = self.connection.sendfile(file, first, end - first) if end > first else 0
                 return None
             file.seek(first)
             while first < end:
-                block = bytearray(file.read(min(CHUNK, end - first)))
+                block = bytearray(file.read(min(CHUNK // 8 if pace else CHUNK, end - first)))
                 if first <= flip < first + len(block):
                     block[flip - first] ^= 0xFF
                 self.wfile.write(block)
                 first += len(block)
                 self.sent += len(block)
+                if pace:
+                    time.sleep(len(block) / pace)
         return None
 
     # ---- the tree: names from a request are looked up among what is there, never joined to a path
@@ -338,6 +344,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         data = {"Files": listed if page == 1 else [], "TotalCount": len(listed), "LatestCommitter": {"Id": commit}}
         self.answer_json({"Code": 200, "Success": True, "Message": "success", "Data": data})
 
+    # ---- a plain directory with a checksum file
+
+    def plain(self, repo: str, name: str) -> None:
+        folder = self.repo(repo)
+        here = files_in(folder) if folder else {}
+        if folder and name == "SHA256SUMS":
+            lines = [f"{self.server.digests.sha256(path)}  {each}\n" for each, path in here.items()]
+            return self.answer(200, "".join(lines).encode(), "text/plain")
+        if name not in here:
+            return self.refuse(404, "EntryNotFound", f"{repo} has no file {name}")
+        return self.answer_file(here[name], f"{repo}/{name}", {"ETag": f'"{self.server.digests.sha256(here[name])}"'})
+
     # ---- wheels and health
 
     def wheels(self, name: str) -> None:
@@ -388,6 +406,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         hf_file = re.fullmatch(rf"/{REPO}/resolve/(?P<rev>[^/]+)/(?P<file>.+)", path)
         ms_api = re.fullmatch(rf"/api/v1/models/{REPO}/repo(?P<files>/files)?", path)
         wheel = re.fullmatch(r"/wheels/(?P<file>[^/]*)", path)
+        plain = re.fullmatch(rf"/files/{REPO}/(?P<file>.+)", path)
+        hf_file = plain or hf_file
         file = hf_file["file"] if hf_file else query.get("FilePath", "") if ms_api and not ms_api["files"] else ""
         match = hf_file or ms_api or hf_api
         subject = f"wheels/{wheel['file']}" if wheel else match["repo"] + (f"/{file}" if file else "") if match else ""
@@ -397,6 +417,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         revision = query.get("Revision") or "master"
         if wheel:
             return self.wheels(wheel["file"])
+        if plain:
+            return self.plain(plain["repo"], file)
         if hf_file:
             return self.answer_entry(hf_file["repo"], hf_file["rev"], file)
         if ms_api and ms_api["files"]:

@@ -9,6 +9,7 @@ import types
 
 import pytest
 import yaml
+from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.tandem.spark.plugins.action import deployment
 
 
@@ -16,7 +17,7 @@ from ansible_collections.tandem.spark.plugins.action import deployment
 def deploy(tmp_path, make_recipe, monkeypatch, pair_links):
     """Run the action on a pair; *change* alters the host variables before."""
 
-    def run(change=None, recipe=None, groups=None, **options):
+    def run(change=None, recipe=None, groups=None, hub=None, **options):
         (tmp_path / "small.yml").write_text(yaml.safe_dump(recipe or make_recipe()))
         hostvars = {
             name: {
@@ -28,14 +29,50 @@ def deploy(tmp_path, make_recipe, monkeypatch, pair_links):
         if change:
             change(hostvars)
         action = object.__new__(deployment.ActionModule)
+        options = {"hub" if key == "hub_" else key: value for key, value in options.items()}
         arguments = {"recipe": "small", "recipe_paths": [str(tmp_path)], **options}
         action._task = types.SimpleNamespace(args=arguments, action="tandem.spark.deployment", async_val=0)
         monkeypatch.setattr(deployment.ActionBase, "run", lambda *_arguments, **_options: {})
+
+        def execute(_action, module_name, module_args, task_vars):
+            asked.append((module_name, module_args))
+            if hub is None:
+                raise AnsibleConnectionFailure("spark-b does not answer")
+            return hub
+
+        monkeypatch.setattr(deployment.ActionModule, "_execute_module", execute)
         variables = {"hostvars": hostvars, "groups": {"spark": list(hostvars)} if groups is None else groups}
         return action.run(None, {**variables, "inventory_hostname": "spark-b"})
 
     (tmp_path / "x.lock").write_text("a==1\n")
+    asked = run.asked = []
     return run
+
+
+def test_a_branch_is_refused_with_what_it_stands_for(deploy):
+    result = deploy(revision="main", hub={"revision": "b" * 40})
+    assert result["failed"] and f"it stands for {'b' * 40} now" in result["msg"]
+    assert "model_revision_resolve" in result["msg"] and "record" not in deploy.asked[0][1]
+
+
+def test_a_branch_is_resolved_on_the_head(deploy):
+    hub = {"source": "", "endpoint": "http://mirror.example", "token": ""}
+    found = deploy(revision="main", resolve=True, hub={"revision": "b" * 40}, root="/srv/t/", **{"hub_": hub})
+    assert found["ansible_facts"]["tandem_deployment"]["model"]["revision"] == "b" * 40
+    name, words = deploy.asked[0]
+    assert name == "tandem.spark.model_revision" and words["record"] == "/srv/t/records/revision.json"
+    assert words["endpoint"] == "http://mirror.example" and words["source"] == "huggingface" and "token" not in words
+
+
+@pytest.mark.parametrize("hub", [None, {"failed": True, "msg": "the hub answered 404"}], ids=["silent", "404"])
+def test_a_branch_that_cannot_be_resolved(deploy, hub):
+    result = deploy(revision="main", resolve=True, hub=hub)
+    assert result["failed"] and "'main' cannot be resolved on the head" in result["msg"]
+
+
+def test_a_commit_and_words_that_are_no_name_ask_nobody(deploy):
+    assert "failed" not in deploy() and deploy(revision="run make demo first")["failed"]
+    assert "failed" not in deploy(revision="c" * 64) and deploy.asked == []
 
 
 def test_a_deployment(deploy, tmp_path):

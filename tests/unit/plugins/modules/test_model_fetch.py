@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.tandem.spark.plugins.module_utils import _manifest
+from ansible_collections.tandem.spark.plugins.module_utils._sources import _http
 from ansible_collections.tandem.spark.plugins.modules import model_fetch
 
 REVISION = "a" * 40
@@ -271,9 +272,74 @@ def test_the_client_fails(fetch, hub, client, tmp_path):
 
 
 @pytest.mark.parametrize("revision", ["main", "a" * 39, "A" * 40, "a" * 40 + "\n"], ids=repr)
-def test_a_revision_must_be_a_commit(fetch, hub, revision):
+def test_a_revision_must_be_a_commit(fetch, hub, tmp_path, revision):
+    hub["pages"] = [(200, {"sha": "b" * 40}, {})]
     result = fetch(revision=revision)
-    assert result["failed"] and "40 hex" in result["msg"] and hub["asked"] == []
+    assert result["failed"] and "40 hex" in result["msg"] and "b" * 40 in result["msg"]
+    assert len(hub["asked"]) == 1 and ran(tmp_path) == [] and not (tmp_path / "staging").exists()
+
+
+def test_a_hub_that_does_not_say_what_a_branch_stands_for(fetch, hub):
+    hub["pages"] = [(404, b"", {})]
+    result = fetch(revision="main")
+    assert result["failed"] and "40 hex" in result["msg"] and "is not known" in result["msg"]
+
+
+@pytest.mark.parametrize("source", LISTINGS)
+def test_a_branch_is_resolved_and_recorded(fetch, hub, client, tmp_path, source):
+    now = {"sha": REVISION} if source == "huggingface" else {"Data": {"LatestCommitter": {"Id": REVISION}}}
+    hub["pages"] = [(200, now, {}), (200, LISTINGS[source](FILES), {})]
+    serve(client, FILES)
+    result = fetch(source, revision="main", resolve=True)
+    assert result["revision"] == REVISION and REVISION in ran(tmp_path)[0]
+    model = json.loads((tmp_path / "staging/tandem-manifest.json").read_text())["model"]
+    assert (model["revision"], model["asked"]) == (REVISION, "main")
+
+
+def test_a_busy_hub_is_asked_again(fetch, hub, client, monkeypatch):
+    waits = []
+    monkeypatch.setattr(_http, "pause", waits.append)
+    hub["pages"] = [(429, b"", {"Retry-After": "7"}), (503, b"", {}), (200, hugging_face(FILES), {})]
+    serve(client, FILES)
+    assert fetch()["files"] == 2 and waits == [7.0, 2.0]
+
+
+def test_a_hub_that_stays_busy(fetch, hub, client, monkeypatch):
+    monkeypatch.setattr(_http, "pause", lambda _seconds: None)
+    hub["pages"] = [(429, b"", {"Retry-After": "1"})]
+    result = fetch()
+    assert result["failed"] and "answered 429" in result["msg"] and "goes on where it stopped" in result["msg"]
+    assert len(hub["asked"]) == _http.ATTEMPTS
+
+
+def test_what_a_killed_client_had_begun_is_finished_and_not_begun_anew(fetch, hub, client, tmp_path):
+    weights, name = FILES["sub/model.safetensors"], hashlib.sha256(FILES["sub/model.safetensors"]).hexdigest()
+    place = tmp_path / "staging/.cache/huggingface/download/sub"
+    place.mkdir(parents=True)
+    for number, size in enumerate((100, 300, 200)):
+        (place / f"aGFzaA==.{name}.0123456{number}.incomplete").write_bytes(weights[:size])
+    (place / f"aGFzaA==.{'f' * 64}.01234567.incomplete").write_bytes(b"of another revision")
+    rest = {"Content-Range": f"bytes 300-{len(weights) - 1}/{len(weights)}"}
+    hub["pages"] = [(200, hugging_face(FILES), {}), (206, weights[300:], rest)]
+    serve(client, {"config.json": FILES["config.json"]})
+    result = fetch()
+    assert result["files"] == 2 and result["fetched_again"] == []
+    assert hub["asked"][1][0] == f"/owner/Model/resolve/{REVISION}/sub/model.safetensors"
+    assert (tmp_path / "staging/sub/model.safetensors").read_bytes() == weights
+    assert sorted(path.name for path in (tmp_path / "staging").iterdir()) == [
+        "config.json",
+        "sub",
+        "tandem-manifest.json",
+    ]
+
+
+def test_proxies_reach_the_client(fetch, hub, client, tmp_path):
+    hub["pages"] = [(200, hugging_face(FILES), {})]
+    serve(client, FILES)
+    result = fetch(https_proxy="http://user:word@proxy.example:3128", no_proxy="127.0.0.1")
+    environment = (tmp_path / "environment").read_text().splitlines()
+    assert "HTTPS_PROXY=http://user:word@proxy.example:3128" in environment and "no_proxy=127.0.0.1" in environment
+    assert "user:word" not in json.dumps(result)
 
 
 def test_too_little_space(fetch, hub, tmp_path):

@@ -166,7 +166,12 @@ def test_another_unit_or_launcher_is_another_configuration(pair):
 
 def test_the_pointer_is_switched_last(pair):
     entries = _rank.files(pair, rank(pair, "spark-a"), "tandem")
-    assert entries[-1] == {"path": "/var/lib/tandem/current", "state": "link", "target": entries[0]["path"]}
+    assert entries[-1] == {
+        "path": "/var/lib/tandem/current",
+        "state": "link",
+        "target": entries[0]["path"],
+        "keep": "/var/lib/tandem/previous",
+    }
     assert entries[0]["path"].endswith(f"small-{_rank.digest(rank(pair, 'spark-a'))[:12]}")
 
 
