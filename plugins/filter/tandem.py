@@ -12,6 +12,7 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import (
     _fabric_loss,
     _fabric_plan,
     _rank,
+    _replication,
     _time,
 )
 
@@ -38,6 +39,7 @@ class FilterModule:
             "rank_digest": _rank.digest,
             "rank_files": _rank.files,
             "rank_specification": _rank.specification,
+            "replication": _replication.plan,
             "time_config": _time.config,
             "unsettled": _fabric_plan.unsettled,
             "values_by_node": _collect.values_by_node,
