@@ -47,7 +47,15 @@ LOCK_S = 60.0
 # A batch is half of a stream's list, so that the other streams can help at the end; below this it is not split.
 BATCH = 256 << 20
 # rsync's statuses of a way that does not carry: the files go on over another one.
-LOST = {10: "no connection", 12: "the connection broke", 30: "nothing arrived in time", 35: "no answer", 255: "no ssh"}
+LOST = {
+    10: "no connection",
+    12: "the connection broke",
+    19: "the other end was ended",
+    20: "the other end was ended",
+    30: "nothing arrived in time",
+    35: "no answer",
+    255: "no ssh",
+}
 UNREADABLE = (23, 24)
 QUEUED, MOVING, WHOLE, SUSPECT, PROVEN = "queued", "moving", "whole", "suspect", "proven"
 
