@@ -27,6 +27,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -57,6 +58,7 @@ LOST = {
     255: "no ssh",
 }
 UNREADABLE = (23, 24)
+SSH_REFUSALS = ("Permission denied (", "Host key verification failed")
 QUEUED, MOVING, WHOLE, SUSPECT, PROVEN = "queued", "moving", "whole", "suspect", "proven"
 
 
@@ -275,7 +277,10 @@ class _Copy:
         self.changed = threading.Condition()
         self.refusal = ""
         self.done = False
-        self.children: set[subprocess.Popen[str]] = set()
+        self.children: dict[int | str, subprocess.Popen[str]] = {}
+        # What each stream has in hand: its files, their bytes, and since when there are no more of them.
+        self.hands: dict[int, tuple[list[Item], int, float]] = {}
+        self.silent: set[int] = set()
         self.arriving: collections.deque[Item] = collections.deque()
         self.present: collections.deque[Item] = collections.deque()
         self.to_sync: collections.deque[Item] = collections.deque()
@@ -371,6 +376,7 @@ class _Copy:
                 for item in moving:
                     if self._count(item) >= item.size and item.sent:
                         self._whole(item)
+                self._end_silent()
                 arrived = sum(item.here for item in self.items.values())
                 proven = [item for item in self.items.values() if item.state == PROVEN]
                 reading = any(item.state == WHOLE for item in self.items.values())
@@ -383,6 +389,22 @@ class _Copy:
                 progress = Progress(stage, arrived, total, moving[0].path if moving else "")
             self._note()
             self.report(progress)
+
+    def _end_silent(self) -> None:
+        """End an rsync to which nothing comes any more.
+
+        Its own --timeout does not: on the receiving side each keep-alive that still fits the socket's buffer counts as
+        a sign of life, also when the cable is out.
+        """
+        now = time.monotonic()
+        for number, (batch, seen, since) in list(self.hands.items()):
+            there = sum(item.here for item in batch)
+            if there != seen:
+                self.hands[number] = (batch, there, now)
+            elif now - since > self.specification["timeout_s"] and number not in self.silent:
+                self.silent.add(number)
+                if number in self.children:
+                    _kill(self.children[number])
 
     def _stalled(self, stall_s: float) -> str:
         troubles = "; ".join(sorted({f"{x.node} {x.address}: {x.trouble}" for x in self.lanes if x.trouble}))
@@ -410,8 +432,8 @@ class _Copy:
     def _end(self, threads: list[threading.Thread]) -> None:
         with self.changed:
             self.done = True
-            for child in self.children:
-                child.terminate()
+            for child in self.children.values():
+                _kill(child)
             self.changed.notify_all()
         for thread in threads:
             thread.join()
@@ -586,8 +608,14 @@ class _Copy:
                     batch = [] if self.done else self._take(number)
             names = "\0".join(item.path for item in batch)
             before = sum(item.here for item in batch)
-            code, err = self._rsync(lane, _share.files_command(self.rsync, lane, self.specification), names)
             with self.changed:
+                self.hands[number] = (batch, before, time.monotonic())
+            code, err = self._rsync(number, _share.files_command(self.rsync, lane, self.specification), names)
+            with self.changed:
+                del self.hands[number]
+                if number in self.silent:
+                    self.silent.discard(number)
+                    code, err = 30, f"ended after {self.specification['timeout_s']} s"
                 for item in batch:
                     self._count(item)
                     item.moving = False
@@ -595,7 +623,8 @@ class _Copy:
                 self._after(lane, number, batch, code, err)
                 self.changed.notify_all()
 
-    def _rsync(self, lane: Lane, command: list[str], names: str = "") -> tuple[int, str]:
+    def _rsync(self, who: int | str, command: list[str], names: str = "") -> tuple[int, str]:
+        """Run one rsync for *who*, a stream or an asker; its status and what it complained of."""
         variables = dict(os.environ, LC_ALL="C")
         if self.specification["transport"] == "fabric":
             variables["RSYNC_PASSWORD"] = self.specification["secret"]
@@ -612,14 +641,21 @@ class _Copy:
                 errors="replace",
                 # The lock lives as long as any rsync writes here, also when this process is killed.
                 pass_fds=[self.descriptor],
+                start_new_session=True,
             )
-            self.children.add(child)
+            self.children[who] = child
         try:
-            _out, err = child.communicate(names)
+            # A stream is watched by its bytes; an answer to a question takes no longer than this.
+            limit_s = None if isinstance(who, int) else _share.CONNECT_S + self.specification["timeout_s"]
+            _out, err = child.communicate(names, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _kill(child)
+            child.communicate()
+            return 30, f"no answer within {limit_s} s"
         finally:
             with self.changed:
-                self.children.discard(child)
-        return child.returncode, err.strip()[-500:]
+                self.children.pop(who, None)
+        return child.returncode, err.strip()[:4000]
 
     def _after(self, lane: Lane, number: int, batch: list[Item], code: int, err: str) -> None:
         """What an rsync that ended leaves behind: whole files to read, others to send over this way or another."""
@@ -646,6 +682,12 @@ class _Copy:
                 f"{self.node}: {self.staging}: found {free} bytes free, wanted {needed} for what is still to come; "
                 "something else filled the disk during the copy; free it and run this stage again: it goes on where it "
                 "stopped"
+            )
+        elif self.specification["transport"] == "ssh" and any(text in err for text in SSH_REFUSALS):
+            self._refuse(
+                f"{what} was refused: found {_complaint(err)}; wanted an SSH key of this account that opens "
+                f"{self.specification['ssh']['user']}@{lane.address} and a known host key; add them, or set the "
+                "transport to fabric, which needs no keys"
             )
         elif code in LOST or code < 0 or "max connections" in err:
             lane.trouble = f"{LOST.get(code, 'ended')} (rsync status {code}: {_complaint(err)})"
@@ -678,7 +720,7 @@ class _Copy:
             turn = 0
             while len(self.offered[node]) < len(self.items):
                 lane = ways[turn % len(ways)]
-                code, err = self._rsync(lane, self._proof_command(lane, place))
+                code, err = self._rsync(node, self._proof_command(lane, place))
                 news = self._read_news(place) if code == 0 else None
                 with self.changed:
                     if code == 5:
@@ -708,6 +750,12 @@ class _Copy:
         if news["ended"]:
             self._refuse(f"{self.node}: {node}, from which this node copies, gave up: {news['ended']}")
         self.changed.notify_all()
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    """End an rsync with the process that it writes files by: that one would wait on a dead connection by itself."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _complaint(text: str) -> str:

@@ -116,7 +116,8 @@ options:
     type: int
     default: 20
   stall_s:
-    description: Give up when nothing arrived over any rail for so many seconds.
+    description: Give up when nothing arrived over any rail for so many seconds. More than O(timeout_s), so that the
+      files of a lost rail can go on over another one.
     type: int
     default: 120
 """
@@ -223,9 +224,13 @@ def problems(parameters: dict[str, t.Any]) -> list[str]:
         found.append(f"ssh_user: found {parameters['ssh_user']!r}, wanted the name of an account")
     if not re.fullmatch(r"[A-Za-z0-9_.-]{8,}", parameters["run"]):
         found.append(f"run: found {parameters['run']!r}, wanted 8 or more letters and digits")
-    found += [
-        f"{key}: found {parameters[key]}, wanted 1 or more" for key in ("timeout_s", "stall_s") if parameters[key] < 1
-    ]
+    if parameters["timeout_s"] < 1:
+        found.append(f"timeout_s: found {parameters['timeout_s']}, wanted 1 or more")
+    if parameters["stall_s"] <= parameters["timeout_s"]:
+        found.append(
+            f"stall_s: found {parameters['stall_s']}, wanted more than timeout_s ({parameters['timeout_s']}): only "
+            "after that the files of a lost rail go on over another one"
+        )
     found += [
         f"lane {lane['address']}: streams: found {lane['streams']}, wanted 1 to 16"
         for lane in parameters["lanes"]

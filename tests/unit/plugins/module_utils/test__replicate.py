@@ -119,7 +119,7 @@ class Rails:
             "transport": "fabric",
             "secret": SECRET,
             "timeout_s": 5,
-            "stall_s": 3,
+            "stall_s": 12,
         }
         return {**given, **more}
 
@@ -437,7 +437,7 @@ def test_the_modules_copy_and_publish_without_reading_twice(both, arguments, run
     result = run_module(model_replicate, arguments)
     assert result["changed"] is True and result["bytes_sent"] == sum(SIZES.values())
     assert SECRET not in json.dumps({key: value for key, value in result.items() if key != "invocation"})
-    assert "run-of-this-test" == result["run"]
+    assert result["run"] == "run-of-this-test"
     publish = {"path": str(tmp_path / "m"), "staging": arguments["staging"], "state": "published"}
     # The files are no real weights; only the reading is looked at here.
     state = model_release.look(publish["staging"], None, arguments["digest"], True, (result["proof"], result["run"]))
@@ -459,7 +459,8 @@ def test_what_the_module_refuses(both, arguments, run_module, commands):
     assert "no way over the fabric" in refused(lanes=[])
     assert "run: found" in refused(run="x")
     assert "ssh_user" in refused(transport="ssh", ssh_user="a b")
-    assert "stall_s: found 0" in refused(stall_s=0)
+    assert "stall_s: found 5" in refused(stall_s=5)
+    assert "timeout_s: found 0" in refused(timeout_s=0)
     assert "streams: found 0" in refused(lanes=[{**arguments["lanes"][0], "streams": 0}])
     commands["ssh-keygen -F"] = (1, "", "")
     unknown = refused(transport="ssh", ssh_port=2222)
