@@ -23,6 +23,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -58,6 +59,7 @@ LOST = {
     255: "no ssh",
 }
 UNREADABLE = (23, 24)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 SSH_REFUSALS = ("Permission denied (", "Host key verification failed")
 QUEUED, MOVING, WHOLE, SUSPECT, PROVEN = "queued", "moving", "whole", "suspect", "proven"
 
@@ -426,6 +428,8 @@ class _Copy:
             work(*arguments)
         except _StoppedError:
             return
+        except OSError as error:
+            self._refuse(self._full() if error.errno in FULL else f"{self.node}: {self.staging}: {error}")
         except Exception as error:  # pylint: disable=broad-except
             self._refuse(f"{self.node}: {self.staging}: {type(error).__name__}: {error}")
 
@@ -462,11 +466,26 @@ class _Copy:
         statement = {"format": FORMAT, "run": self.run_id, "digest": self.manifest["digest"], "files": files}
         statement.update(arrived=arrived, ended=self.refusal)
         # Of use in this run only, so it need not survive a power loss: no fsync, which would wait for the weights.
-        scratch = f"{self.proof}.tandem-{os.getpid()}"
-        with open(scratch, "w", encoding="utf-8") as handle:
-            json.dump(statement, handle)
-        os.chmod(scratch, 0o644)
-        os.replace(scratch, self.proof)
+        scratch = f"{self.proof}.new"
+        try:
+            with open(scratch, "w", encoding="utf-8") as handle:
+                json.dump(statement, handle)
+            os.chmod(scratch, 0o644)
+            os.replace(scratch, self.proof)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(scratch)
+            self._refuse(self._full() if error.errno in FULL else f"{self.node}: {self.proof}: {error}")
+
+    def _full(self) -> str:
+        system = os.statvfs(self.staging)
+        free = system.f_bavail * system.f_frsize
+        needed = sum(item.size - item.here for item in self.items.values())
+        return (
+            f"{self.node}: {self.staging}: found the disk full ({free} bytes free), wanted {needed} for what is still "
+            "to come; something else filled it during the copy; free it and run this stage again: it goes on where it "
+            "stopped"
+        )
 
     # -- files -------------------------------------------------------------------------------------------------------
 
@@ -674,15 +693,8 @@ class _Copy:
         if self.done:
             return
         what = f"{self.node}: the copy from {lane.node} ({lane.address})"
-        if "No space left on device" in err:
-            system = os.statvfs(self.staging)
-            free = system.f_bavail * system.f_frsize
-            needed = sum(item.size - item.here for item in self.items.values())
-            self._refuse(
-                f"{self.node}: {self.staging}: found {free} bytes free, wanted {needed} for what is still to come; "
-                "something else filled the disk during the copy; free it and run this stage again: it goes on where it "
-                "stopped"
-            )
+        if any(os.strerror(number) in err for number in FULL):
+            self._refuse(self._full())
         elif self.specification["transport"] == "ssh" and any(text in err for text in SSH_REFUSALS):
             self._refuse(
                 f"{what} was refused: found {_complaint(err)}; wanted an SSH key of this account that opens "

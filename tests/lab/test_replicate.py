@@ -103,7 +103,7 @@ class Nodes(Lab):
 
     def forget(self, *nodes: str) -> None:
         for node in nodes or ("spark-b",):
-            self.inside(node, f"rm -rf {MODELS}/* {MODELS}/.[a-z]*")
+            self.inside(node, f"mkdir -p {MODELS}; rm -rf {MODELS}/* {MODELS}/.[a-z]*")
 
     def sound(self, node: str = "spark-b") -> None:
         """The release is there, is the head's, and nothing else is."""
@@ -311,7 +311,9 @@ def test_c30_a_full_disk_is_named_before_and_is_survived_in_between(clean):
         assert clean.inside("spark-b", f"mount -o remount,size=110M {MODELS}") == ""
         output = re.sub(r"\s+", " ", play.communicate(timeout=100)[0])
         assert play.returncode != 0 and "spark-b" in output
-        assert re.search(r"found \d+ bytes free, wanted \d+ for what is still to come; something else filled", output), output
+        assert re.search(
+            r"found the disk full \(\d+ bytes free\), wanted \d+ for what is still to come; something else", output
+        ), output
         clean.nothing_published()
         clean.inside("spark-b", f"mount -o remount,size=200M {MODELS}")
         clean.clear()
