@@ -48,6 +48,8 @@ RETRY_S = 3.0
 LOCK_S = 60.0
 # A batch is half of a stream's list, so that the other streams can help at the end; below this it is not split.
 BATCH = 256 << 20
+# The kernel begins to write late, and in bursts; asked for this often, the disk works while the rest arrives.
+SYNC = 64 << 20
 # rsync's statuses of a way that does not carry: the files go on over another one.
 LOST = {
     10: "no connection",
@@ -94,6 +96,7 @@ class Item:
     size: int
     sha256: str
     here: int = 0  # bytes when they were counted last
+    synced: int = 0  # those of them that were sent to the disk
     state: str = QUEUED
     moving: bool = False  # an rsync has it in hand
     sent: bool = False
@@ -564,27 +567,37 @@ class _Copy:
         os.unlink(os.path.join(self.staging, item.path))
         if item.sent or item.here:
             self.resent.append(item.path)
-        item.here, item.state, item.sent = 0, QUEUED, False
+        item.here, item.synced, item.state, item.sent = 0, 0, QUEUED, False
         self.lists[0].append(item)
 
     def _syncer(self) -> None:
+        """Keep the disk at work: files that are proven, and what has come of those that still grow."""
         while True:
             with self.changed:
-                while not self.to_sync:
+                while not (self.to_sync or self._grown()):
                     if self.done:
                         return
-                    self.changed.wait()
-                item = self.to_sync.popleft()
-            self._sync(item)
+                    self.changed.wait(POLL_S)
+                item = self.to_sync.popleft() if self.to_sync else self._grown()[0]
+                whole, item.synced = item.state == PROVEN, item.here
+            self._sync(item, forget=whole)
 
-    def _sync(self, item: Item) -> None:
-        """On the disk, and out of the page cache, which on unified memory is taken from the GPU."""
-        with open(os.path.join(self.staging, item.path), "rb", buffering=0) as handle:
-            os.fdatasync(handle.fileno())
-            advise: t.Callable[..., None] | None = getattr(os, "posix_fadvise", None)
-            # A node that copies from here reads them soon.
-            if advise is not None and not self.specification.get("relayed"):
-                advise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    def _grown(self) -> list[Item]:
+        return [item for item in self.items.values() if item.state == MOVING and item.here - item.synced >= SYNC]
+
+    def _sync(self, item: Item, forget: bool = True) -> None:
+        """On the disk; and when it is proven, out of the page cache, which on unified memory is taken from the GPU."""
+        try:
+            with open(os.path.join(self.staging, item.path), "rb", buffering=0) as handle:
+                os.fdatasync(handle.fileno())
+                advise: t.Callable[..., None] | None = getattr(os, "posix_fadvise", None)
+                # A node that copies from here reads them soon.
+                if advise is not None and forget and not self.specification.get("relayed"):
+                    advise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        except FileNotFoundError:
+            # Found wrong in the meantime, and removed.
+            if forget:
+                raise
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
