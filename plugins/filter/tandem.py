@@ -14,6 +14,7 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import (
     _fabric_plan,
     _memory_plan,
     _rank,
+    _replication,
     _rollback,
     _time,
 )
@@ -46,6 +47,7 @@ class FilterModule:
             "rank_digest": _rank.digest,
             "rank_files": _rank.files,
             "rank_specification": _rank.specification,
+            "replication": _replication.plan,
             "rollback_problems": _rollback.problems,
             "time_config": _time.config,
             "unsettled": _fabric_plan.unsettled,

@@ -42,7 +42,7 @@ options:
     description:
       - Read every byte again. Without it, a file whose inode, size and times are those of its last full verification is
         trusted and not read.
-      - Publishing always reads every byte.
+      - Publishing always reads every byte, but those that O(proof) says were read already in this run.
     type: bool
     default: false
   root:
@@ -60,6 +60,15 @@ options:
     type: list
     elements: str
     default: []
+  proof:
+    description:
+      - The file in which M(tandem.spark.model_replicate) noted what it hashed while it arrived. A file whose inode,
+        size and times are still those of that moment is not read again. A proof of another run or manifest counts for
+        nothing.
+    type: path
+  run:
+    description: Name of the run that O(proof) must be of.
+    type: str
   state:
     description: V(published), V(absent), V(pruned), or only looked at.
     type: str
@@ -94,7 +103,9 @@ digest:
   returned: success
   type: str
 checked:
-  description: V(full) when every byte was read, V(trusted) when unchanged files were not read again.
+  description:
+    - V(full) when every byte was read, V(trusted) when unchanged files were not read again, V(arrived) when files that
+      were read as they arrived in this run were not read again.
   returned: success
   type: str
 files_read:
@@ -114,10 +125,11 @@ bytes:
 import json
 import os
 import shutil
+import stat
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.tandem.spark.plugins.module_utils import _manifest, _release, _structure
+from ansible_collections.tandem.spark.plugins.module_utils import _manifest, _release, _replicate, _structure
 from ansible_collections.tandem.spark.plugins.module_utils._files import read_text, replace, sync_directory
 
 # What the running rank was started from, as the launcher notes it.
@@ -156,12 +168,19 @@ def make_readable(directory: str) -> None:
     for parent, _directories, names in os.walk(directory):
         os.chmod(parent, 0o755)
         for name in names:
-            if not os.path.islink(os.path.join(parent, name)):
-                os.chmod(os.path.join(parent, name), 0o644)
+            path = os.path.join(parent, name)
+            # A mode that is set again moves the file's ctime, and with it away from its proof.
+            if not os.path.islink(path) and stat.S_IMODE(os.lstat(path).st_mode) != 0o644:
+                os.chmod(path, 0o644)
 
 
-def look(path: str, revision: str | None, digest: str | None, full: bool) -> dict[str, t.Any]:
-    """What is at *path*, compared with its own manifest and with what is wanted."""
+def look(
+    path: str, revision: str | None, digest: str | None, full: bool, proof: tuple[str, str] | None = None
+) -> dict[str, t.Any]:
+    """What is at *path*, compared with its own manifest and with what is wanted.
+
+    *proof*: file and run in which files were hashed as they arrived.
+    """
     result: dict[str, t.Any] = {
         "present": False,
         "digest": None,
@@ -179,10 +198,15 @@ def look(path: str, revision: str | None, digest: str | None, full: bool) -> dic
         return dict(result, reason=f"{path} is of revision {manifest['model'].get('revision')}, wanted {revision}")
     if digest and manifest["digest"] != digest:
         return dict(result, reason=f"{path} has the manifest digest {manifest['digest']}, wanted {digest}")
+    keys = None if full else trusted(path, manifest)
+    if proof:
+        keys = _replicate.read_proof(*proof, manifest["digest"])
     try:
-        difference, read = _manifest.compare(path, manifest, None if full else trusted(path, manifest))
+        difference, read = _manifest.compare(path, manifest, keys)
     except OSError as error:
         return dict(result, reason=f"{path}: a file cannot be read: {error}")
+    if proof and keys and read < len(manifest["files"]):
+        result["checked"] = "arrived"
     result.update(files_read=read, bytes=sum(entry["size"] for entry in manifest["files"]))
     if difference:
         return dict(result, reason=f"{path}: {difference.text()}")
@@ -285,9 +309,12 @@ def main() -> t.NoReturn:
             "keep": {"type": "int", "default": 2},
             "needed": {"type": "list", "elements": "str", "default": []},
             "state": {"type": "str", "choices": ["published", "query", "absent", "pruned"], "default": "query"},
+            "proof": {"type": "path"},
+            "run": {"type": "str"},
         },
         supports_check_mode=True,
         required_if=[("state", "published", ("staging",))],
+        required_together=[("proof", "run")],
     )
     path: str = module.params["path"]
     staging: str = module.params["staging"]
@@ -308,7 +335,8 @@ def main() -> t.NoReturn:
         module.exit_json(changed=True, diff=difference(path, before, "a verified release"), **state)
 
     make_readable(staging)
-    candidate = look(staging, *wanted, full=True)
+    proof = (module.params["proof"], module.params["run"]) if module.params["proof"] else None
+    candidate = look(staging, *wanted, full=True, proof=proof)
     if not candidate["present"]:
         module.fail_json(msg=f"not published: {candidate['reason']}. The release at {path} was left as it is.")
     broken = _structure.problems(staging)
@@ -327,6 +355,8 @@ def main() -> t.NoReturn:
         manifest = read_manifest(path)
         if manifest:
             remember(path, manifest)
+        if proof and os.path.exists(proof[0]):
+            os.unlink(proof[0])
     except OSError as error:
         module.fail_json(msg=f"{path}: cannot be published: {error}")
     module.exit_json(changed=True, diff=difference(path, before, candidate["digest"]), **candidate)
