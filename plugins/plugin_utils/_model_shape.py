@@ -467,14 +467,17 @@ def _quantisation(
     return method, block, str(scheme).lower() if scheme else None
 
 
-def weights_of(index: t.Any, files: t.Iterable[tuple[str, int]] = ()) -> int | None:
+def weights_of(index: t.Any, files: t.Iterable[tuple[str, int | None]] = ()) -> int | None:
     """Bytes of the weights: what the safetensors *index* says, else the sum of the safetensors *files*.
 
-    None where neither tells: a repository of GGUF files holds several quantisations, of which one is used.
+    None where neither tells: a repository of GGUF files holds several quantisations, of which one is used, and
+    not every source tells sizes.
     """
     metadata = index.get("metadata") if isinstance(index, t.Mapping) else None
     total = metadata.get("total_size") if isinstance(metadata, t.Mapping) else None
     if isinstance(total, (int, float)) and not isinstance(total, bool) and total > 0:
         return int(total)
     # Copies in other formats lie in directories of their own.
-    return sum(size for path, size in files if path.endswith(".safetensors") and "/" not in path) or None
+    sizes = [size for path, size in files if path.endswith(".safetensors") and "/" not in path]
+    known = [size for size in sizes if size is not None]
+    return sum(known) or None if len(known) == len(sizes) else None

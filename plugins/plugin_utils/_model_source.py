@@ -192,7 +192,11 @@ def _get(session: requests.Session, url: str, place: str, what: str) -> tuple[t.
                     raise SourceError(f"{what}: the hub at {place} sent more than {LIMIT_BYTES >> 20} MiB, wanted less")
             return json.loads(content), answer.headers.get("Link")
     except (requests.RequestException, RecursionError) as error:
-        raise SourceError(f"{what}: the hub at {place} gave no answer: {type(error).__name__}: {error}") from error
+        # requests puts its whole stack of retries into the text; the last cause is what somebody can act on.
+        cause: BaseException = error
+        while cause.__cause__ or cause.__context__:
+            cause = t.cast("BaseException", cause.__cause__ or cause.__context__)
+        raise SourceError(f"{what}: the hub at {place} gave no answer: {type(error).__name__}: {cause}") from error
     except ValueError as error:
         if isinstance(error, SourceError):
             raise
