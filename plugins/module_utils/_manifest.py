@@ -276,11 +276,15 @@ def plan(directory: str, manifest: dict[str, t.Any], trusted: dict[str, list[int
 
 
 def compare(
-    directory: str, manifest: dict[str, t.Any], trusted: dict[str, list[int]] | None = None
+    directory: str,
+    manifest: dict[str, t.Any],
+    trusted: dict[str, list[int]] | None = None,
+    noted: dict[str, list[int]] | None = None,
 ) -> tuple[Difference, int]:
     """Compare *directory* with *manifest*; return the difference and the number of files read. Raises OSError.
 
-    With *trusted* (path to trust_key) a file whose key is unchanged is not read again.
+    With *trusted* (path to trust_key) a file whose key is unchanged is not read again. *noted* is filled with the keys
+    that the files which agree had while they were read; a file that was written a moment before is left out.
     """
     planned = plan(directory, manifest, trusted)
     listed = {entry["path"]: entry["sha256"] for entry in manifest["files"]}
@@ -292,6 +296,10 @@ def compare(
             wrong[path] = ("a file that changed while it was read", "one that nothing writes to")
         elif found.sha256 != listed[path]:
             wrong[path] = (f"sha256 {found.sha256}", listed[path])
+        elif noted is not None and found.key:
+            noted[path] = found.key
+    if noted is not None:
+        noted.update({path: planned.keys[path] for path in planned.trusted})
     texts = [f"{path} ({found}, wanted {wanted})" for path, (found, wanted) in sorted(wrong.items())]
     return Difference(planned.missing, texts, planned.extra), len(planned.to_read)
 
@@ -312,9 +320,9 @@ def read_trust(directory: str, manifest: dict[str, t.Any]) -> dict[str, list[int
         return {}
 
 
-def write_trust(directory: str, manifest: dict[str, t.Any], keys: dict[str, list[int]]) -> None:
+def write_trust(directory: str, digest: str, keys: dict[str, list[int]]) -> None:
     """Note what was read in full, by the keys that the files had while they were read."""
-    statement = {"digest": manifest["digest"], "files": keys}
+    statement = {"digest": digest, "files": keys}
     replace(trust_file(directory), json.dumps(statement).encode() + b"\n", 0o644)
 
 

@@ -188,7 +188,7 @@ def _structural(specification: dict[str, t.Any], result: dict[str, t.Any]) -> No
 
 def _remember(path: str, manifest: dict[str, t.Any], result: dict[str, t.Any], keys: dict[str, list[int]]) -> None:
     if result["agrees"]:
-        _manifest.write_trust(path, manifest, keys)
+        _manifest.write_trust(path, manifest["digest"], keys)
     else:
         _manifest.forget_trust(path)
 

@@ -122,7 +122,6 @@ bytes:
   type: int
 """
 
-import json
 import os
 import shutil
 import stat
@@ -130,37 +129,15 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.tandem.spark.plugins.module_utils import _manifest, _release, _replicate, _structure
-from ansible_collections.tandem.spark.plugins.module_utils._files import read_text, replace, sync_directory
+from ansible_collections.tandem.spark.plugins.module_utils._files import read_text, sync_directory
 
 # What the running rank was started from, as the launcher notes it.
 RANK_STATE = "/run/tandem/rank.json"
 
 
-def trust_file(path: str) -> str:
-    parent, name = os.path.split(path)
-    return os.path.join(parent, f".{name}.verified.json")
-
-
 def read_manifest(path: str) -> dict[str, t.Any] | None:
     text = read_text(os.path.join(path, _manifest.FILE_NAME))
     return None if text is None else _manifest.load(text, os.path.join(path, _manifest.FILE_NAME))
-
-
-def remember(path: str, manifest: dict[str, t.Any]) -> None:
-    """Note what was verified in full, so that the next look need not read it again."""
-    found, _dangling = _manifest.walk(path)
-    keys = {entry["path"]: _manifest.trust_key(found[entry["path"]]) for entry in manifest["files"]}
-    statement = {"digest": manifest["digest"], "files": keys}
-    replace(trust_file(path), json.dumps(statement).encode() + b"\n", 0o644)
-
-
-def trusted(path: str, manifest: dict[str, t.Any]) -> dict[str, list[int]]:
-    try:
-        with open(trust_file(path), encoding="utf-8") as handle:
-            statement = json.load(handle)
-        return dict(statement["files"]) if statement["digest"] == manifest["digest"] else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def make_readable(directory: str) -> None:
@@ -175,11 +152,16 @@ def make_readable(directory: str) -> None:
 
 
 def look(
-    path: str, revision: str | None, digest: str | None, full: bool, proof: tuple[str, str] | None = None
+    path: str,
+    revision: str | None,
+    digest: str | None,
+    full: bool,
+    proof: tuple[str, str] | None = None,
+    noted: dict[str, list[int]] | None = None,
 ) -> dict[str, t.Any]:
     """What is at *path*, compared with its own manifest and with what is wanted.
 
-    *proof*: file and run in which files were hashed as they arrived.
+    *proof*: file and run in which files were hashed as they arrived. *noted*: filled with what need not be read again.
     """
     result: dict[str, t.Any] = {
         "present": False,
@@ -198,11 +180,11 @@ def look(
         return dict(result, reason=f"{path} is of revision {manifest['model'].get('revision')}, wanted {revision}")
     if digest and manifest["digest"] != digest:
         return dict(result, reason=f"{path} has the manifest digest {manifest['digest']}, wanted {digest}")
-    keys = None if full else trusted(path, manifest)
+    keys = None if full else _manifest.read_trust(path, manifest)
     if proof:
         keys = _replicate.read_proof(*proof, manifest["digest"])
     try:
-        difference, read = _manifest.compare(path, manifest, keys)
+        difference, read = _manifest.compare(path, manifest, keys, noted)
     except OSError as error:
         return dict(result, reason=f"{path}: a file cannot be read: {error}")
     if proof and keys and read < len(manifest["files"]):
@@ -230,8 +212,7 @@ def erase(root: str, path: str) -> list[str]:
     shutil.rmtree(aside, ignore_errors=True)
     os.rename(path, aside)
     shutil.rmtree(aside)
-    if os.path.exists(trust_file(path)):
-        os.unlink(trust_file(path))
+    _manifest.forget_trust(path)
     without = orphans(root, path)
     for orphan in without:
         shutil.rmtree(orphan)
@@ -323,12 +304,11 @@ def main() -> t.NoReturn:
     if module.params["state"] == "pruned":
         prune(module, path)
     wanted = (module.params["revision"], module.params["digest"])
-    state = look(path, *wanted, full=module.params["full"])
+    noted: dict[str, list[int]] = {}
+    state = look(path, *wanted, full=module.params["full"], noted=noted)
     if module.params["state"] == "query" or state["present"]:
         if state["present"] and state["files_read"] and not module.check_mode:
-            manifest = read_manifest(path)
-            if manifest:
-                remember(path, manifest)
+            _manifest.write_trust(path, state["digest"], noted)
         module.exit_json(changed=False, **state)
     before = state["digest"]
     if module.check_mode:
@@ -336,7 +316,8 @@ def main() -> t.NoReturn:
 
     make_readable(staging)
     proof = (module.params["proof"], module.params["run"]) if module.params["proof"] else None
-    candidate = look(staging, *wanted, full=True, proof=proof)
+    noted = {}
+    candidate = look(staging, *wanted, full=True, proof=proof, noted=noted)
     if not candidate["present"]:
         module.fail_json(msg=f"not published: {candidate['reason']}. The release at {path} was left as it is.")
     broken = _structure.problems(staging)
@@ -352,9 +333,7 @@ def main() -> t.NoReturn:
         os.rename(staging, path)
         sync_directory(os.path.dirname(path))
         shutil.rmtree(old, ignore_errors=True)
-        manifest = read_manifest(path)
-        if manifest:
-            remember(path, manifest)
+        _manifest.write_trust(path, candidate["digest"], noted)
         if proof and os.path.exists(proof[0]):
             os.unlink(proof[0])
     except OSError as error:
