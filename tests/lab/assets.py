@@ -237,7 +237,7 @@ class Assets:
         if not self.gguf.exists():
             with step("models: GGUF for llama.cpp", "20 s"), published(self.gguf) as folder:
                 python = self.environment(MODELS_LOCK, "venv-models")
-                llama.convert(self.llama / "root", python, self.models / "taught", folder / GGUF_FILE)
+                llama.convert(self.llama / "root", self.wheels, python, self.models / "taught", folder / GGUF_FILE)
                 (folder / GGUF_FILE).chmod(0o644)
                 for card in ("LICENSE", "README.md"):
                     if (self.models / "taught" / card).exists():

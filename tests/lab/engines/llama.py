@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,9 +145,15 @@ def make(folder: Path, wheels: Path) -> Path:
     return root
 
 
-def convert(root: Path, python: Path, model: Path, target: Path) -> None:
+def convert(root: Path, wheels: Path, python: Path, model: Path, target: Path) -> None:
     """The model in the folder *model* as the GGUF file *target*, in BF16."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(root / each) for each in CONVERTER_PATH)}
+    # The converter imports it for every model, and *python*, which makes the models, has no use for it.
+    wheel = max(wheels.glob("sentencepiece-*-cp311-*.whl"))
+    extra = root / "usr/lib/python3/sentencepiece"
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(extra)
+    places = [*(root / each for each in CONVERTER_PATH), extra]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))}
     command = [python, root / CONVERTER, model, "--outtype", "bf16", "--outfile", target]
     done = subprocess.run([str(each) for each in command], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
