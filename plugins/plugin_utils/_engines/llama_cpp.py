@@ -40,7 +40,7 @@ METRICS = {
     "generated_tokens": "llamacpp:tokens_predicted_total",
 }
 LOG_LINES = (
-    LogLine(re.compile(r"server is listening on"), "the head serves", trouble=False),
+    LogLine(re.compile(r"listening on http"), "the head serves", trouble=False),
     LogLine(re.compile(r"RPC\d*\[[^]]+\].* model buffer size"), "what a worker holds of the model", trouble=False),
     LogLine(
         re.compile(r"RPC server version mismatch|version mismatch.*RPC|RPC.*version mismatch"),

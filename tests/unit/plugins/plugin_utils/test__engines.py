@@ -227,7 +227,7 @@ def test_known_lines_are_explained_once(engine, line, word):
         ("vllm", "INFO:     Application startup complete."),
         ("vllm", "GPU KV cache size: 12,345 tokens"),
         ("llama_cpp", "load_tensors: RPC0[10.77.0.2:50052] model buffer size = 74.30 MiB"),
-        ("llama_cpp", "main: server is listening on http://0.0.0.0:8080 - starting the main loop"),
+        ("llama_cpp", "0.01.427.812 I srv  llama_server: listening on http://10.95.93.11:8000"),
     ],
 )
 def test_known_lines_that_are_no_trouble(engine, line):
