@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help venv demo test lint unit sanity lab engines molecule bench down clean
+.PHONY: help venv demo test lint unit sanity lab molecule bench down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,21 +38,14 @@ sanity: venv ## ansible-test sanity, with every Python from 3.9 on that is there
 	@echo "== ansible-test sanity"
 	tests/tools/sanity.sh
 
-lab: venv ## The lab suite: boots its own virtual Sparks (8 to 20 min; needs root)
+SUITE ?= lab
+lab: venv ## The lab suite: boots its own virtual Sparks (10 to 25 min; needs root). SUITE=engines: vLLM (8 to 15 min)
 	@echo "== lab suite"
 	@tests/tools/root.sh "make lab"
 	tests/lab/lab setup
 	$(PYTHON) tests/lab/assets.py all
-	$(PYTHON) tests/lab/assets.py llama
-	$(PYTHON) -m pytest tests/lab -m lab -v
-
-engines: venv ## vLLM on a pair, by its own multi-node mode and by Ray (8 to 15 min; needs root; not in make test)
-	@echo "== engines"
-	@tests/tools/root.sh "make engines"
-	tests/lab/lab setup
-	$(PYTHON) tests/lab/assets.py all
-	$(PYTHON) tests/lab/assets.py engines
-	$(PYTHON) -m pytest tests/lab -m engines -v
+	$(PYTHON) tests/lab/assets.py $(if $(filter engines,$(SUITE)),engines,llama)
+	$(PYTHON) -m pytest tests/lab -m "$(SUITE)" -v
 
 molecule: venv ## Molecule scenarios of the roles on the lab (1 to 3 min; needs root)
 	@echo "== molecule"

@@ -20,12 +20,13 @@ from pathlib import Path
 
 import pytest
 import requests
+import yaml
 
 ROOT = Path(__file__).parents[2]
 RANKS = ROOT / "tests/unit/fixtures/ranks"
 OPTIONS = ROOT / "tests/lab/engines/options.py"
 
-# vLLM's lane takes longer than the suite should: make engines.
+# vLLM's lane takes longer than the suite should: make lab SUITE=engines.
 lab_suite, engines_lane = pytest.mark.lab, pytest.mark.engines
 
 
@@ -214,6 +215,50 @@ def test_an_altered_engine_is_not_started(chain: Lab) -> None:
     done = chain.play()
     assert done.returncode == 0, done.stdout
     assert "391" in chain.ask("What is 17*23?").text
+
+
+PROGRAM = """\
+#!/bin/sh
+# Somebody's own engine: the same file on every node.
+program=$1
+shift
+exec /var/lib/tandem/engines/llama_cpp-*/venv/bin/"$program" "$@"
+"""
+
+
+@lab_suite
+def test_an_engine_of_ones_own_serves_and_another_build_is_refused(chain: Lab, tmp_path: Path) -> None:
+    recipe = yaml.safe_load((ROOT / "tests/lab/recipes/lab-llama-chain.yml").read_text())
+    recipe["name"] = "own"
+    recipe["engine"] = {
+        "name": "external",
+        "version": "1",
+        "python": "3.11",
+        "launch": {
+            "program": "/opt/own/serve",
+            "sha256": hashlib.sha256(PROGRAM.encode()).hexdigest(),
+            "split": "layers",
+            "head": ["llama-server", "--model", "{model}/model-bf16.gguf", "--alias", "{served_name}", "--jinja"]
+            + ["--host", "{api_address}", "--port", "{api_port}", "--threads", "1", "--ctx-size", "2048"],
+            "worker": ["ggml-rpc-server", "--host", "{fabric_ip}", "--port", "{rendezvous_port}"],
+            "key_file_flag": "--api-key-file",
+        },
+    }
+    (tmp_path / "own.yml").write_text(yaml.safe_dump(recipe))
+    arguments = ("-e", json.dumps({"tandem_recipe": "own", "tandem_recipe_paths": [str(tmp_path)]}))
+    for node in chain.nodes:
+        chain.ssh(node, "mkdir -p /opt/own && cat > /opt/own/serve && chmod 755 /opt/own/serve", text=PROGRAM)
+    chain.ssh("spark-d", "echo '# mine' >> /opt/own/serve")
+    done = chain.play(*arguments, playbook="tandem.spark.engine")
+    assert done.returncode != 0
+    assert "spark-d: /opt/own/serve: found" in done.stdout and "put the same file on every node" in done.stdout
+    chain.ssh("spark-d", "cat > /opt/own/serve", text=PROGRAM)
+    done = chain.play(*arguments)
+    assert done.returncode == 0, done.stdout
+    chain.accepted()
+    chain.no_key_anywhere()
+    done = chain.play(*arguments)
+    assert set(recap(done.stdout).values()) == {0}, done.stdout
 
 
 # ---------------------------------------------------------------- vLLM on a pair
