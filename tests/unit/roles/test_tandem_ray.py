@@ -34,7 +34,11 @@ def node(address, gpus=1.0, alive=True):
 @pytest.mark.parametrize(
     ("nodes", "verdict", "words"),
     [
-        ([node(each) for each in WANTED], "whole", ("have 2 node(s) with 2 GPU, need 2 with 2",)),
+        (
+            [node(each) for each in WANTED],
+            "whole",
+            ("have 2 node(s) with 2 GPU, need 2 with 2: 192.168.100.10, 192.168.100.11",),
+        ),
         (
             [node(WANTED[0])],
             "incomplete",
