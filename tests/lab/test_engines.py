@@ -186,7 +186,7 @@ def test_llama_cpp_takes_every_launch_line(chain: Lab) -> None:
         for node, rank in json.loads(path.read_text()).items():
             if Path(rank["argv"][0]).name in ("llama-server", "ggml-rpc-server"):
                 lines.append((path.stem, node, Path(rank["argv"][0]).name, rank["argv"][1:]))
-    assert {name for _, _, name, _ in lines} == {"llama-server", "ggml-rpc-server"}
+    assert {line[2] for line in lines} == {"llama-server", "ggml-rpc-server"}
     for recipe, node, name, words in lines:
         program = f"/var/lib/tandem/engines/llama_cpp-*/venv/bin/{name}"
         last = "--version" if name == "llama-server" else "--help"

@@ -56,7 +56,7 @@ def complaint(engine: str, parser: Any, words: list[str]) -> str:
             else:
                 parser.parse_args(words)
     except SystemExit as stop:
-        if stop.code:
+        if stop.code not in (None, 0):
             return said.getvalue().strip().splitlines()[-1]
     return ""
 
