@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import requests
@@ -28,6 +29,12 @@ OPTIONS = ROOT / "tests/lab/engines/options.py"
 
 # vLLM's lane takes longer than the suite should: make lab SUITE=engines.
 lab_suite, engines_lane = pytest.mark.lab, pytest.mark.engines
+
+
+class Nodes(Protocol):
+    """A lab whose nodes can be asked."""
+
+    def ssh(self, node: str, command: str, /) -> str: ...
 
 
 class Lab:
@@ -137,15 +144,19 @@ def launch_lines(engine: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-def complaints(lab: Lab, engine: str, environment: str) -> dict[str, str]:
+def complaints(lab: Nodes, engine: str, environment: str) -> dict[str, str]:
     """What the parser of the engine installed on the head says of the recipes' launch lines."""
     lines = launch_lines(engine)
     assert len(lines) > 1
+    lines.append(("a line that is wrong", ["--no-such-flag"]))
     python = lab.ssh("spark-a", f"ls -d /var/lib/tandem/engines/{environment}-*/venv/bin/python").split()[0]
-    lab.ssh("spark-a", "cat > /tmp/options.py", text=OPTIONS.read_text())
+    for name, text in (("options.py", OPTIONS.read_text()), ("lines.json", json.dumps(lines))):
+        lab.ssh("spark-a", f"cat > /tmp/{name} <<'END'\n{text}\nEND")
     quiet = "SGLANG_USE_CPU_ENGINE=1 VLLM_LOGGING_LEVEL=ERROR HF_HUB_OFFLINE=1"
-    said = lab.ssh("spark-a", f"{quiet} {python} /tmp/options.py {engine} parse 2>/dev/null", text=json.dumps(lines))
-    return json.loads(said.strip().splitlines()[-1])
+    said = lab.ssh("spark-a", f"{quiet} {python} /tmp/options.py {engine} parse < /tmp/lines.json 2>/dev/null")
+    found = json.loads(said.strip().splitlines()[-1])
+    assert "no-such-flag" in found.pop("a line that is wrong").replace("_", "-")
+    return found
 
 
 # ---------------------------------------------------------------- llama.cpp over an open chain of four
