@@ -148,7 +148,7 @@ def complaints(lab: Nodes, engine: str, environment: str) -> dict[str, str]:
     """What the parser of the engine installed on the head says of the recipes' launch lines."""
     lines = launch_lines(engine)
     assert len(lines) > 1
-    lines.append(("a line that is wrong", ["--no-such-flag"]))
+    lines.append(("a line that is wrong", [*lines[0][1], "--no-such-flag"]))
     python = lab.ssh("spark-a", f"ls -d /var/lib/tandem/engines/{environment}-*/venv/bin/python").split()[0]
     for name, text in (("options.py", OPTIONS.read_text()), ("lines.json", json.dumps(lines))):
         lab.ssh("spark-a", f"cat > /tmp/{name} <<'END'\n{text}\nEND")
