@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help venv demo test lint unit sanity lab molecule bench down clean
+.PHONY: help venv demo test lint unit sanity lab rdma-lane molecule bench down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,11 @@ lab: venv ## The lab suite: boots its own virtual Sparks (10 to 25 min; needs ro
 	$(PYTHON) tests/lab/assets.py $(if $(filter engines,$(SUITE)),engines,llama)
 	$(PYTHON) -m pytest tests/lab -m "$(SUITE)" -v
 
+rdma-lane: venv ## The fabric stage on two emulated machines with soft-RoCE (6 to 12 min; needs root and QEMU)
+	@echo "== RDMA lane"
+	@tests/tools/root.sh "make rdma-lane"
+	$(PYTHON) -P tests/lab/rdma/lane.py
+
 molecule: venv ## Molecule scenarios of the roles on the lab (1 to 3 min; needs root)
 	@echo "== molecule"
 	@tests/tools/root.sh "make molecule"
@@ -54,6 +59,7 @@ molecule: venv ## Molecule scenarios of the roles on the lab (1 to 3 min; needs 
 	tests/tools/molecule.sh
 
 bench: venv ## Figures as JSON lines, against the demo's lab (needs make demo before)
+	$(PYTHON) tests/bench/verify.py
 	$(PYTHON) tests/bench/round_trips.py
 
 down: ## Take the virtual Sparks away again

@@ -50,6 +50,19 @@ def missing_packages(dpkg: str, wanted: list[str]) -> list[str]:
     return [name for name in wanted if name not in installed]
 
 
+def login_shell(passwd: t.Mapping[str, t.Any], account: str) -> str:
+    """The shell with which somebody logs in as *account*; ``""`` when nobody does or there is no such account.
+
+    *passwd* is what ``ansible.builtin.getent`` gives: name to (password, uid, gid, name, home, shell).
+    """
+    entry = passwd.get(account)
+    if not entry:
+        return ""
+    # An empty field means /bin/sh, see passwd(5).
+    shell = str(entry[5]) or "/bin/sh"
+    return "" if shell.rpartition("/")[2] in ("nologin", "false") else shell
+
+
 def failed_start(states: dict[str, t.Any], failure: dict[str, t.Any], engine: str = "") -> str:
     """What to say when the group did not start: the failure, what *engine*'s known log lines mean, then every rank."""
     parts = [str(failure.get("msg") or "The group did not start.")]

@@ -46,7 +46,8 @@ ENGINE_LOCK = HERE / "engines" / "sglang" / "requirements.lock"
 CLIENTS_LOCK = REPOSITORY / "roles" / "model" / "files" / "hub-clients.lock"
 MODELS_LOCK = HERE / "models" / "requirements.lock"
 WEIGHTS_LOCK = HERE / "models" / "weights.lock"
-LOCKS = (ENGINE_LOCK, CLIENTS_LOCK, MODELS_LOCK)
+CONVERT_LOCK = HERE / "engines" / "llmcompressor" / "requirements.lock"
+LOCKS = (ENGINE_LOCK, CLIENTS_LOCK, MODELS_LOCK, CONVERT_LOCK)
 # The other engines, which the demo does not need.
 VLLM_LOCK = HERE / "engines" / "vllm" / "requirements.lock"
 LLAMA_LOCK = HERE / "engines" / "llama" / "requirements.lock"

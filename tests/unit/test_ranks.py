@@ -17,7 +17,9 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import _deployment, _
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "fixtures/ranks"
-RECIPES = sorted([*ROOT.glob("recipes/*.yml"), *ROOT.glob("tests/lab/recipes/*.yml")])
+RECIPES = sorted(
+    path for place in ("recipes", "recipes/templates", "tests/lab/recipes") for path in (ROOT / place).glob("*.yml")
+)
 LETTERS = "abcd"
 HALVES = {"enp1s0f{0}np{0}": "rocep1s0f{0}", "enP2p1s0f{0}np{0}": "roceP2p1s0f{0}"}
 FABRIC = {

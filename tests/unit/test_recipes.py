@@ -11,7 +11,9 @@ import pytest
 from ansible_collections.tandem.spark.plugins.plugin_utils import _engines, _recipe
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted([*ROOT.glob("recipes/*.yml"), *ROOT.glob("tests/lab/recipes/*.yml")])
+RECIPES = sorted(
+    path for place in ("recipes", "recipes/templates", "tests/lab/recipes") for path in (ROOT / place).glob("*.yml")
+)
 FIXTURES = Path(__file__).parent / "fixtures"
 
 

@@ -29,7 +29,7 @@ def problems(recipe: dict[str, t.Any]) -> list[str]:
     return adapter.problems(recipe)
 
 
-def by_layers(recipe: dict[str, t.Any]) -> bool:
+def by_layers(recipe: t.Mapping[str, t.Any]) -> bool:
     """Whether the engine splits the model by its layers and speaks TCP, so that any fabric with routes will do.
 
     All others, and those that nobody knows, let every rank talk to every other one over RDMA.

@@ -50,7 +50,7 @@ class Adapter(t.Protocol):
     def problems(self, recipe: dict[str, t.Any], /) -> list[str]:
         """What of *recipe* this engine cannot do, one sentence each: value found, value wanted, remedy."""
 
-    def by_layers(self, recipe: dict[str, t.Any], /) -> bool:
+    def by_layers(self, recipe: t.Mapping[str, t.Any], /) -> bool:
         """Whether it splits the model by layers over TCP, so that ranks need no RDMA path to each other."""
 
     def rank(

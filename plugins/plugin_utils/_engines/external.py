@@ -96,7 +96,7 @@ def _texts(launch: dict[str, t.Any], engine: dict[str, t.Any]) -> t.Iterator[tup
         yield from ((f"environment {name}", str(value)) for name, value in environment.items())
 
 
-def by_layers(recipe: dict[str, t.Any]) -> bool:
+def by_layers(recipe: t.Mapping[str, t.Any]) -> bool:
     """As the recipe says."""
     return bool(recipe["engine"]["launch"]) and recipe["engine"]["launch"]["split"] == "layers"
 

@@ -73,7 +73,7 @@ def problems(recipe: dict[str, t.Any]) -> list[str]:
     return found
 
 
-def by_layers(_recipe: dict[str, t.Any]) -> bool:
+def by_layers(_recipe: t.Mapping[str, t.Any]) -> bool:
     """Every node holds whole layers."""
     return True
 

@@ -71,7 +71,7 @@ def problems(recipe: dict[str, t.Any]) -> list[str]:
     return _common.problems(recipe, owned=OWNED, sizes=TENSOR_PARALLEL)
 
 
-def by_layers(_recipe: dict[str, t.Any]) -> bool:
+def by_layers(_recipe: t.Mapping[str, t.Any]) -> bool:
     """Its ranks share every layer."""
     return False
 

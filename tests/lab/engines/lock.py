@@ -16,6 +16,7 @@ vllm       the lab's other engine: a CPU build of vLLM, with Ray, x86_64        
 llama      the lab's llama.cpp, a wheel made of Debian's packages, x86_64          tests/lab/engines/llama/
 real       SGLang for a real Spark: aarch64, Python 3.12, CUDA 13                  recipes/locks/
 real-vllm  vLLM for a real Spark; real-vllm-ray: with Ray                          recipes/locks/
+convert    llm-compressor for a real Spark: aarch64, Python 3.12, CUDA 13          roles/convert/files/
 =========  ======================================================================  ====================================
 
 uv resolves; the hashes kept are those of the wheels that fit the target (``one_file``: of the best one only). Sources
@@ -153,6 +154,25 @@ TARGETS = {
         machines=("aarch64",),
         glibc=39,
         constrained_by="recipes/locks/vllm-0.33.0-cp312-aarch64-cu130.lock",
+    ),
+    "convert-lab": Target(
+        output="tests/lab/engines/llmcompressor/requirements.lock",
+        requirements="tests/lab/engines/llmcompressor/requirements.in",
+        why="What converts models in the lab: llm-compressor with a CPU build of torch, x86_64, Python 3.11.",
+        pythons=((3, 11),),
+        machines=("x86_64",),
+        glibc=34,
+        one_file=True,
+        local=True,
+    ),
+    "convert": Target(
+        output="roles/convert/files/llmcompressor-0.14.0.1-cp312-aarch64.lock",
+        inline=("llmcompressor==0.14.0.1", "uv==0.13.9"),
+        why="llm-compressor 0.14.0.1 for a DGX Spark: aarch64, Python 3.12, glibc 2.39 (DGX OS 7), CUDA 13.\n"
+        "# Resolved and hashed, not yet installed on a Spark.",
+        pythons=((3, 12),),
+        machines=("aarch64",),
+        glibc=39,
     ),
 }
 

@@ -15,7 +15,7 @@ from ansible_collections.tandem.spark.plugins.module_utils import _manifest
 from ansible_collections.tandem.spark.plugins.modules import model_release
 
 REVISION = "a" * 40
-HEADER = json.dumps({"w": {"data_offsets": [0, 16]}}).encode()
+HEADER = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
 SHARD = struct.pack("<Q", len(HEADER)) + HEADER + b"\1" * 16
 FILES = {"model.safetensors": SHARD, "config.json": b"{}", "sub/tokenizer.json": b"[]"}
 
