@@ -38,12 +38,14 @@ sanity: venv ## ansible-test sanity, with every Python from 3.9 on that is there
 	@echo "== ansible-test sanity"
 	tests/tools/sanity.sh
 
-lab: venv ## The lab suite: boots its own virtual Sparks (8 to 20 min; needs root)
+SUITE ?= lab
+lab: venv ## The lab suite: boots its own virtual Sparks (10 to 25 min; needs root). SUITE=engines: vLLM (8 to 15 min)
 	@echo "== lab suite"
 	@tests/tools/root.sh "make lab"
 	tests/lab/lab setup
 	$(PYTHON) tests/lab/assets.py all
-	$(PYTHON) -m pytest tests/lab -m lab -v
+	$(PYTHON) tests/lab/assets.py $(if $(filter engines,$(SUITE)),engines,llama)
+	$(PYTHON) -m pytest tests/lab -m "$(SUITE)" -v
 
 rdma-lane: venv ## The fabric stage on two emulated machines with soft-RoCE (6 to 12 min; needs root and QEMU)
 	@echo "== RDMA lane"

@@ -11,8 +11,7 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
-from ansible_collections.tandem.spark.plugins.plugin_utils import _model_shape
-from ansible_collections.tandem.spark.plugins.plugin_utils._engines import SPLIT_BY_LAYERS
+from ansible_collections.tandem.spark.plugins.plugin_utils import _engines, _model_shape
 from ansible_collections.tandem.spark.plugins.plugin_utils._memory_choices import alternatives
 from ansible_collections.tandem.spark.plugins.plugin_utils._memory_fit import (
     FRACTIONS,
@@ -71,7 +70,7 @@ def plan(
         if (whole(flags[0], argument(arguments, *flags)) or 1) > 1:
             raise FitError(f"{flags[0]}: found {argument(arguments, *flags)}, wanted 1: this is not calculated here")
     ranks = recipe["tensor_parallel"]
-    by_layers = engine in SPLIT_BY_LAYERS
+    by_layers = _engines.by_layers(recipe)
     expert_parallel = (whole("ep-size", argument(arguments, "ep-size", "expert-parallel-size")) or 1) > 1
     expert_parallel = expert_parallel or argument(arguments, "enable-expert-parallel") is True
     problems = rank_problems(shape, ranks, hosts, expert_parallel=expert_parallel, by_layers=by_layers)

@@ -22,6 +22,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 COLLECTION_RECIPES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "recipes")
 
 SOURCES = ("huggingface", "modelscope", "http", "directory", "bundle")
+SPLITS = ("tensors", "layers")
 CHECKS = ("ready", "unauthorised", "models", "chat", "tool_call", "stream")
 
 SPEC: dict[str, t.Any] = {
@@ -39,6 +40,8 @@ SPEC: dict[str, t.Any] = {
             "served_name": {"type": "str", "required": True},
             "size_bytes": {"type": "int", "required": True},
             "licence": {"type": "str", "default": ""},
+            "file": {"type": "str", "default": ""},
+            "attention_heads": {"type": "list", "elements": "int", "default": []},
             # What tells a quantised copy from the publisher's own, and the manifest of this very revision.
             "quantization": {
                 "type": "dict",
@@ -57,9 +60,26 @@ SPEC: dict[str, t.Any] = {
             "python": {"type": "str", "required": True},
             "size_bytes": {"type": "int", "default": 0},
             "packages": {"type": "list", "elements": "str", "default": []},
+            "backend": {"type": "str", "default": ""},
             "arguments": {"type": "dict", "default": {}},
+            "helper_arguments": {"type": "dict", "default": {}},
             "environment": {"type": "dict", "default": {}},
             "rank_environment": {"type": "list", "elements": "dict", "default": []},
+            "launch": {
+                "type": "dict",
+                "options": {
+                    "program": {"type": "str", "required": True},
+                    "sha256": {"type": "str", "required": True},
+                    "head": {"type": "list", "elements": "str", "required": True},
+                    "worker": {"type": "list", "elements": "str", "default": []},
+                    "split": {"type": "str", "choices": list(SPLITS), "default": "tensors"},
+                    "key_variable": {"type": "str", "default": ""},
+                    "key_file_flag": {"type": "str", "default": ""},
+                    "health": {"type": "str", "default": "/health"},
+                    "models": {"type": "str", "default": "/v1/models"},
+                    "chat": {"type": "str", "default": "/v1/chat/completions"},
+                },
+            },
         },
     },
     "memory": {

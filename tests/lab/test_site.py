@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 import requests
+from test_engines import complaints
 
 ROOT = Path(__file__).parents[2]
 INVENTORY = "inventories/lab_pair"
@@ -261,6 +262,10 @@ def test_ranks_run_and_both_nodes_hold_the_same_bytes(lab: Lab) -> None:
         values = {json.loads(lab.ssh(node, f"cat /var/lib/tandem/records/{record}.json"))[key] for node in NODES}
         assert len(values) == 1
         assert re.fullmatch(r"[0-9a-f]{64}", values.pop())
+
+
+def test_sglang_takes_every_launch_line(lab: Lab) -> None:
+    assert complaints(lab, "sglang", "sglang") == {}
 
 
 def test_only_the_key_opens_the_api(lab: Lab) -> None:

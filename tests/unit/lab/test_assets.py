@@ -35,7 +35,7 @@ def test_locks_hold_what_the_project_says() -> None:
     engine = {pin.name: pin.version for pin in lockfile.read(assets.ENGINE_LOCK)}
     wanted = {"sglang": "0.5.23", "torch": "2.13.0+cpu", "triton": "3.9.0", "torchvision": "0.28.0"}
     assert wanted.items() <= engine.items()
-    assert {"uv", shimwheel.NAME} <= engine.keys()
+    assert {"uv", shimwheel.SGLANG.name} <= engine.keys()
     assert not {"torchaudio", "torchcodec", "sglang-kernel"} & engine.keys()
     models = {pin.name: pin for pin in lockfile.read(assets.MODELS_LOCK)}
     same = {pin.name: pin for pin in lockfile.read(assets.ENGINE_LOCK)}

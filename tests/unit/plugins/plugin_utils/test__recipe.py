@@ -175,7 +175,7 @@ def test_a_recipe_in_two_directories_is_offered_once(tmp_path):
     (tmp_path / "ling-3.0-flash-fp8.yml").write_text("---\n")
     with pytest.raises(_recipe.RecipeError) as stop:
         _recipe.find("absent", [str(tmp_path), str(tmp_path)])
-    assert str(stop.value).count("ling-3.0-flash-fp8") == 1
+    assert str(stop.value).count("ling-3.0-flash-fp8,") == 1
 
 
 @pytest.mark.parametrize(
