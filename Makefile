@@ -61,6 +61,7 @@ molecule: venv ## Molecule scenarios of the roles on the lab (1 to 3 min; needs 
 bench: venv ## Figures as JSON lines, against the demo's lab (needs make demo before)
 	$(PYTHON) tests/bench/verify.py
 	$(PYTHON) tests/bench/round_trips.py
+	$(PYTHON) tests/bench/replicate.py
 
 down: ## Take the virtual Sparks away again
 	@for lab in pair chain4 ring3 ring4 switch; do tests/lab/lab down $$lab; done

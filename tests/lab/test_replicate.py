@@ -13,9 +13,9 @@ import contextlib
 import hashlib
 import json
 import re
-import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,12 +23,12 @@ import pytest
 from test_fabric import ROOT, Lab, changed, environment, until
 
 PLAYBOOK = "tests/lab/replicate.yml"
-SHARDS, SHARD = 8, 20_000_000
+SHARDS, SHARD = 8, 12_000_000
 TOTAL = SHARDS * SHARD
 REVISION = "0" * 40
 # Headers of frames, acknowledgements, the lists of files: 2 % of a large frame at most, and a floor for short copies.
 OVERHEAD, FLOOR = 1.02, 3_000_000
-SLOW = "80mbit"
+SLOW = "60mbit"
 MODELS = "/var/lib/tandem/models"
 RELEASE = f"{MODELS}/synthetic"
 STAGING = f"{MODELS}/.staging-synthetic"
@@ -36,6 +36,26 @@ MODEL = {"id": "lab/synthetic", "release": "synthetic", "path": RELEASE, "revisi
 RAILS = {"spark-a": ("enp1s0f0np0", "enP2p1s0f0np0"), "spark-b": ("enp1s0f0np0", "enP2p1s0f0np0")}
 
 pytestmark = pytest.mark.lab
+
+
+class Play:
+    """A playbook that runs beside the test. Its words go into a file: nobody empties a pipe meanwhile."""
+
+    def __init__(self, command: list[str], variables: dict[str, str]) -> None:
+        self.output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=variables, stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT
+        )
+
+    def finish(self, timeout: float = 150) -> tuple[int, str]:
+        code = self.process.wait(timeout)
+        self.output.seek(0)
+        return code, self.output.read()
+
+    def kill(self) -> None:
+        """Kill the controller. Ansible asks a node that is gone after its task for as long as that may take."""
+        self.process.kill()
+        self.process.wait()
 
 
 class Nodes(Lab):
@@ -49,8 +69,8 @@ class Nodes(Lab):
         binary = str(Path(sys.executable).parent / "ansible-playbook")
         given = {
             "lab_model": MODEL,
-            "model_rail_timeout_s": 5,
-            "model_stall_s": 12,
+            "model_rail_timeout_s": 4,
+            "model_stall_s": 9,
             "tandem_model_revision": REVISION,
             "fabric_throughput": False,
         }
@@ -68,18 +88,10 @@ class Nodes(Lab):
     def refused(self, *arguments: str) -> str:
         done = self.play(*arguments, playbook=PLAYBOOK)
         assert done.returncode != 0, done.stdout
-        return re.sub(r"\s+", " ", done.stdout)
+        return flat(done.stdout)
 
-    def begin(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(),
-            cwd=ROOT,
-            env=environment(TANDEM_LAB_ID=self.id),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def begin(self) -> Play:
+        return Play(self.command(), environment(TANDEM_LAB_ID=self.id))
 
     def slow(self, node: str = "spark-a", rate: str = SLOW) -> None:
         for interface in RAILS[node]:
@@ -122,15 +134,14 @@ class Nodes(Lab):
             assert self.inside(node, look) == "", node
 
 
+def flat(output: str) -> str:
+    """Messages without the line breaks that they are printed with."""
+    return re.sub(r"\s+", " ", output)
+
+
 def figure(output: str, name: str) -> int:
     """A figure that the module told."""
     return int(re.search(rf"^\s+{name}: (\d+)$", output, re.MULTILINE)[1])
-
-
-def end(play: subprocess.Popen[str]) -> None:
-    """End a controller: Ansible asks a node that is gone after its task for as long as the task was allowed to take."""
-    play.send_signal(signal.SIGKILL)
-    play.wait()
 
 
 def tell(what: str, output: str = "") -> None:
@@ -208,8 +219,8 @@ def test_only_the_peer_on_its_rail_with_the_secret_is_served(clean):
     finally:
         clean.inside("spark-b", "ip addr del 192.168.100.77/24 dev enp1s0f0np0")
         clean.clear()
-        output = play.communicate(timeout=120)[0]
-    assert play.returncode == 0, output
+        code, output = play.finish()
+    assert code == 0, output
     clean.no_daemon("spark-a")
 
 
@@ -218,7 +229,7 @@ def test_c38_the_controller_is_killed_and_a_byte_flips_in_what_had_arrived(clean
     clean.slow()
     play = clean.begin()
     clean.half_way()
-    end(play)
+    play.kill()
     clean.nothing_published()
     # The work goes on without its controller; end it too, as a power loss would, and damage one whole shard.
     clean.inside("spark-b", "pkill -9 -f 'python3.*ansible'; pkill -9 -x rsync")
@@ -244,7 +255,7 @@ def test_the_receiver_loses_its_power(clean):
     play = clean.begin()
     clean.half_way()
     clean("kill", clean.name, "spark-b")
-    end(play)
+    play.kill()
     clean("start", clean.name, "spark-b")
     clean.clear()
     clean.fabric()
@@ -263,9 +274,11 @@ def test_the_source_loses_its_power(clean):
     clean.half_way()
     clean("kill", clean.name, "spark-a")
     until("the copy gives up", lambda: clean.inside("spark-b", "pgrep -x rsync") == "", 60)
-    output = re.sub(r"\s+", " ", play.communicate(timeout=200)[0])
-    assert play.returncode != 0
-    assert "spark-b: found nothing arriving for 12 s" in output and "192.168.100.10" in output and "wanted" in output
+    code, output = play.finish()
+    assert code != 0, output
+    output = flat(output)
+    assert "spark-b: found nothing arriving for 9 s" in output, output[-3000:]
+    assert "192.168.100.10" in output and "wanted at least one way" in output
     clean("start", clean.name, "spark-a")
     clean.clear()
     clean.fabric()
@@ -284,10 +297,10 @@ def test_a_rail_is_unplugged_in_mid_transfer(clean):
     clean("link", clean.name, "spark-a", RAILS["spark-a"][0], "unplug")
     try:
         clean("link", clean.name, "spark-a", RAILS["spark-a"][1], "clear")
-        output = play.communicate(timeout=200)[0]
+        code, output = play.finish()
     finally:
         clean("link", clean.name, "spark-a", RAILS["spark-a"][0], "plug", check=False)
-    assert play.returncode == 0, output
+    assert code == 0, output
     assert figure(output, "bytes_sent") < TOTAL * 1.02
     assert re.search(r"192\.168\.100\.10: (no|nothing|the connection)", output)
     tell("unplugged rail:", output)
@@ -296,26 +309,27 @@ def test_a_rail_is_unplugged_in_mid_transfer(clean):
 
 
 def test_c30_a_full_disk_is_named_before_and_is_survived_in_between(clean):
-    clean.inside("spark-b", f"mount -t tmpfs -o size=100M tmpfs {MODELS}")
+    clean.inside("spark-b", f"mount -t tmpfs -o size=60M tmpfs {MODELS}")
     try:
         output = clean.refused()
         free = re.search(r"spark-b: /var/lib/tandem/models\S*: found (\d+) bytes free, wanted (\d+)", output)
-        assert int(free[1]) <= 100 << 20 and TOTAL < int(free[2]) < TOTAL + 10_000
+        assert int(free[1]) <= 60 << 20 and TOTAL < int(free[2]) < TOTAL + 10_000
         assert clean.here() == 0
         clean.no_daemon("spark-a")
         # Enough at first, then somebody else takes it.
-        clean.inside("spark-b", f"mount -o remount,size=200M {MODELS}")
+        clean.inside("spark-b", f"mount -o remount,size=120M {MODELS}")
         clean.slow()
         play = clean.begin()
         clean.half_way(0.1)
-        assert clean.inside("spark-b", f"mount -o remount,size=110M {MODELS}") == ""
-        output = re.sub(r"\s+", " ", play.communicate(timeout=100)[0])
-        assert play.returncode != 0 and "spark-b" in output
+        assert clean.inside("spark-b", f"mount -o remount,size=66M {MODELS}") == ""
+        code, output = play.finish()
+        assert code != 0, output
+        output = flat(output)
         assert re.search(
             r"found the disk full \(\d+ bytes free\), wanted \d+ for what is still to come; something else", output
         ), output
         clean.nothing_published()
-        clean.inside("spark-b", f"mount -o remount,size=200M {MODELS}")
+        clean.inside("spark-b", f"mount -o remount,size=120M {MODELS}")
         clean.clear()
         left = TOTAL - clean.here()
         with counted(clean, left):
@@ -333,12 +347,13 @@ def test_c23_a_damaged_source_is_named_and_nothing_is_published(clean):
     trusting = clean.begin()
     try:
         clean.half_way(0.01)
-        clean.inside("spark-a", f"printf XYZ | dd of={shard} bs=1 seek=19999999 conv=notrunc 2>/dev/null")
-        output = re.sub(r"\s+", " ", trusting.communicate(timeout=100)[0])
+        clean.inside("spark-a", f"printf XYZ | dd of={shard} bs=1 seek=11999999 conv=notrunc 2>/dev/null")
+        code, output = trusting.finish()
     finally:
         clean.inside("spark-a", f"cat /var/tmp/good > {shard}; rm /var/tmp/good")
         clean.clear()
-    assert trusting.returncode != 0, output
+    assert code != 0, output
+    output = flat(output)
     assert "spark-b: model-00008-of-00008.safetensors: found sha256" in output and "spark-a may be damaged" in output
     clean.nothing_published()
     tell("damaged source, repaired:", clean.copy())
@@ -362,20 +377,21 @@ def test_c31_ssh_as_the_transport(clean):
 
 @pytest.fixture(scope="module")
 def chain() -> Iterator[Nodes]:
-    yield from boot("chain4", "inventories/lab_quad")
+    for lab in boot("chain4", "inventories/lab_quad"):
+        for interface in ("enp1s0f1np1", "enP2p1s0f1np1"):
+            lab("link", lab.name, "spark-a", interface, "rate", SLOW)
+        yield lab
 
 
 def test_a_chain_hands_every_file_on(chain):
     """Each cable carries the model once, and the last node has files before the first has all."""
-    chain("link", chain.name, "spark-a", "enp1s0f1np1", "rate", SLOW)
-    chain("link", chain.name, "spark-a", "enP2p1s0f1np1", "rate", SLOW)
     sent = "cat /sys/class/net/en*f1np1/statistics/tx_bytes"
     before = {node: sum(map(int, chain.inside(node, sent).split())) for node in ("spark-a", "spark-b", "spark-c")}
     play = chain.begin()
     until("the last node has a shard", lambda: chain.here("spark-d") >= SHARD, 90)
     assert chain.here("spark-b") < TOTAL
-    output = play.communicate(timeout=200)[0]
-    assert play.returncode == 0, output
+    code, output = play.finish()
+    assert code == 0, output
     for node, count in before.items():
         came = sum(map(int, chain.inside(node, sent).split())) - count
         tell(f"{node} sent {came}")
@@ -392,17 +408,19 @@ def test_a_chain_whose_middle_lost_its_power_sends_the_rest(chain):
     until("the middle is half way", lambda: chain.here("spark-c") > 0.3 * TOTAL, 90)
     chain("kill", chain.name, "spark-c")
     until("the last node gives up", lambda: chain.inside("spark-d", "pgrep -x rsync") == "", 60)
-    end(play)
+    play.kill()
     chain("start", chain.name, "spark-c")
     chain.fabric()
     for node in ("spark-b", "spark-c", "spark-d"):
         chain.nothing_published(node)
-    left = TOTAL - chain.here("spark-b")
+    ways = {"spark-a": "spark-b", "spark-b": "spark-c", "spark-c": "spark-d"}
+    left = {source: TOTAL - chain.here(receiver) for source, receiver in ways.items()}
     sent = "cat /sys/class/net/en*f1np1/statistics/tx_bytes"
-    before = sum(map(int, chain.inside("spark-a", sent).split()))
+    before = {node: sum(map(int, chain.inside(node, sent).split())) for node in ways}
     chain.copy()
-    came = sum(map(int, chain.inside("spark-a", sent).split())) - before
-    tell(f"killed relay: the head sent {came} for {left}")
-    assert came <= left * OVERHEAD + FLOOR
+    for node, count in before.items():
+        came = sum(map(int, chain.inside(node, sent).split())) - count
+        tell(f"killed relay: {node} sent {came} for {left[node]}")
+        assert came <= left[node] * OVERHEAD + FLOOR
     for node in ("spark-b", "spark-c", "spark-d"):
         chain.sound(node)
