@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from controller import lose
 from test_fabric import ROOT, Lab, changed, environment, until
 
 PLAYBOOK = "tests/lab/replicate.yml"
@@ -54,8 +55,7 @@ class Play:
 
     def kill(self) -> None:
         """Kill the controller. Ansible asks a node that is gone after its task for as long as that may take."""
-        self.process.kill()
-        self.process.wait()
+        lose(self.process)
 
 
 class Nodes(Lab):
