@@ -351,10 +351,11 @@ def test_a_relay_hands_on_what_it_has_proven_and_nothing_else(rails, tmp_path):
     lane = rails.lane("127.0.0.3", "spark-b", path=str(relay), relay=True, local="127.0.0.1")
     at_c = rails.specification(node="spark-c", staging=str(last), lanes=[lane], stall_s=20)
     results = {}
-    threads = [
-        threading.Thread(target=lambda n=n, s=s: results.update({n: _replicate.replicate(s)}))
-        for n, s in (("c", at_c), ("b", at_b))
-    ]
+
+    def work(name, specification):
+        results[name] = _replicate.replicate(specification)
+
+    threads = [threading.Thread(target=work, args=entry) for entry in (("c", at_c), ("b", at_b))]
     threads[0].start()
     until("c asks", lambda: (last / _manifest.FILE_NAME).exists())
     threads[1].start()
