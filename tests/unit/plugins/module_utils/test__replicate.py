@@ -357,7 +357,7 @@ def test_a_relay_hands_on_what_it_has_proven_and_nothing_else(rails, tmp_path):
 
     threads = [threading.Thread(target=work, args=entry) for entry in (("c", at_c), ("b", at_b))]
     threads[0].start()
-    until("c asks", lambda: (last / _manifest.FILE_NAME).exists())
+    until("c asks", (last / _manifest.FILE_NAME).exists)
     threads[1].start()
     for thread in threads:
         thread.join(40)
