@@ -663,7 +663,7 @@ class _Copy:
         with self.changed:
             if self.done:
                 raise _StoppedError
-            child = subprocess.Popen(
+            child = subprocess.Popen(  # pylint: disable=ansible-bad-function
                 command,
                 env=variables,
                 stdin=subprocess.PIPE,

@@ -8,8 +8,7 @@ The usual way is `rsync -a` over SSH and then `sha256sum -c` on the receiver. Th
 the cipher, the digests and the disk of both sides come out of the same cores and the same disk. Every figure ends with
 the bytes on the disk (syncfs), and every source is read from the disk (its pages are dropped before).
 
-`replicate.py [--gib 8] [--shards 16] [--streams 1] [--rounds 1]`; needs root, the lab, and three times
-that much free disk.
+`replicate.py [--gib 8] [--shards 16] [--streams 1] [--rounds 1]`; needs root and three times that much disk.
 """
 
 from __future__ import annotations

@@ -284,6 +284,49 @@ def test_a_rail_lost_in_mid_transfer_and_everything_dead(both):
         _replicate.replicate(both.specification(stall_s=1))
 
 
+class FlippingWire(threading.Thread):
+    """Hands one connection after the other on to a port, and flips one byte on the way to the receiver, once."""
+
+    def __init__(self, port, after):
+        super().__init__(daemon=True)
+        self.target, self.after, self.flipped = port, after, False
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+
+    def run(self):
+        while True:
+            near, _address = self.listener.accept()
+            far = socket.create_connection(("127.0.0.1", self.target))
+            for source, sink, spoil in ((near, far, False), (far, near, True)):
+                threading.Thread(target=self.carry, args=(source, sink, spoil), daemon=True).start()
+
+    def carry(self, source, sink, spoil):
+        passed = 0
+        try:
+            while block := bytearray(source.recv(1 << 16)):
+                if spoil and not self.flipped and passed + len(block) > self.after:
+                    self.flipped = True
+                    block[len(block) // 2] ^= 1
+                passed += len(block)
+                sink.sendall(block)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            sink.close()
+
+
+@needs_rsync
+def test_a_byte_flipped_in_transit_never_arrives(rails):
+    """Past TCP's own checksum: rsync's finds it or ours does, and the file is right in the end."""
+    fill(rails.source, {"m-1.safetensors": 8 << 20, "m-2.safetensors": 4096})
+    rails.start("127.0.0.1")
+    wire = FlippingWire(rails.port, 2 << 20)
+    wire.start()
+    result = _replicate.replicate(rails.specification(lanes=[rails.lane("127.0.0.1", port=wire.port)]))
+    assert wire.flipped and tree(rails.staging) == tree(rails.source) and result["changed"] is True
+    _proof, (difference, read) = publishable(rails)
+    assert not difference and read == 0
+
+
 @needs_rsync
 @pytest.mark.parametrize(("secret", "peers"), [("wrong", RAILS), (SECRET, ["192.0.2.1"])], ids=["secret", "peer"])
 def test_a_wrong_secret_or_a_foreign_peer_ends_it_at_once(rails, secret, peers):
@@ -308,12 +351,13 @@ def test_a_relay_hands_on_what_it_has_proven_and_nothing_else(rails, tmp_path):
     lane = rails.lane("127.0.0.3", "spark-b", path=str(relay), relay=True, local="127.0.0.1")
     at_c = rails.specification(node="spark-c", staging=str(last), lanes=[lane], stall_s=20)
     results = {}
-    threads = [
-        threading.Thread(target=lambda n=n, s=s: results.update({n: _replicate.replicate(s)}))
-        for n, s in (("c", at_c), ("b", at_b))
-    ]
+
+    def work(name, specification):
+        results[name] = _replicate.replicate(specification)
+
+    threads = [threading.Thread(target=work, args=entry) for entry in (("c", at_c), ("b", at_b))]
     threads[0].start()
-    until("c asks", lambda: (last / _manifest.FILE_NAME).exists())
+    until("c asks", (last / _manifest.FILE_NAME).exists)
     threads[1].start()
     for thread in threads:
         thread.join(40)
