@@ -20,9 +20,9 @@ from ansible_collections.tandem.spark.plugins.module_utils._files import read_te
 from ansible_collections.tandem.spark.plugins.module_utils._hub import HubFile
 from ansible_collections.tandem.spark.plugins.module_utils._progress import Report
 from ansible_collections.tandem.spark.plugins.module_utils._sources import _copy
-from ansible_collections.tandem.spark.plugins.module_utils._sources._copy import begun as begun
 from ansible_collections.tandem.spark.plugins.module_utils._sources._request import Request, SourceError
 
+begun = _copy.begun
 CHECKSUMS = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt", "checksums.txt")
 
 
