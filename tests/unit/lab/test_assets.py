@@ -84,6 +84,13 @@ def test_batches_put_big_files_alone_and_lose_none() -> None:
     assert len(download.batches([pin(f"p{i}", 0.1) for i in range(100)])) == 4
 
 
+def test_no_batch_asks_pip_for_two_versions_of_a_name() -> None:
+    pins = [pin("numpy", 18.0), pin("numpy", 17.0), pin("six", 0.1), pin("six", 0.1)]
+    groups = download.batches(pins)
+    assert sorted(each.name for group in groups for each in group) == ["numpy", "numpy", "six", "six"]
+    assert all(len({each.name for each in group}) == len(group) for group in groups)
+
+
 @pytest.fixture
 def pip(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Instead of pip: notes the calls, and has torch's CPU build only at the other index."""
