@@ -93,6 +93,11 @@ def revision(request: Request, _files: t.Sequence[HubFile] = ()) -> str | None:
     return t.cast("str", manifest["model"].get("revision") or manifest["digest"])
 
 
+def begun(request: Request) -> int:
+    """Bytes that an earlier run left and that are not copied again."""
+    return _copy.begun(request)
+
+
 def fetch(request: Request, files: t.Sequence[HubFile], report: Report) -> None:
     """Copy what is not there yet, parts joined."""
     there = contents(_copy.local_path(request))

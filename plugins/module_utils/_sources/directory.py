@@ -99,6 +99,11 @@ def revision(_request: Request, files: t.Sequence[HubFile] = ()) -> str | None:
     return _manifest.digest([{"path": file.path, "sha256": file.sha256} for file in files])
 
 
+def begun(request: Request) -> int:
+    """Bytes that an earlier run left and that are not copied again."""
+    return _copy.begun(request)
+
+
 def fetch(request: Request, files: t.Sequence[HubFile], report: Report) -> None:
     """Copy what is not there yet."""
     place = _copy.local_path(request)
