@@ -25,7 +25,6 @@ from ansible_collections.tandem.spark.plugins.module_utils._sources import _copy
 from ansible_collections.tandem.spark.plugins.module_utils._sources._copy import Piece
 from ansible_collections.tandem.spark.plugins.module_utils._sources._request import Request, SourceError
 
-begun = _copy.begun
 PART = re.compile(r"(?P<name>.+)\.part-(?P<number>\d{4})")
 MANIFEST_LIMIT = 64 << 20
 

@@ -22,7 +22,6 @@ from ansible_collections.tandem.spark.plugins.module_utils._progress import Repo
 from ansible_collections.tandem.spark.plugins.module_utils._sources import _copy
 from ansible_collections.tandem.spark.plugins.module_utils._sources._request import Request, SourceError
 
-begun = _copy.begun
 CHECKSUMS = ("SHA256SUMS", "SHA256SUMS.txt", "sha256sums.txt", "sha256sum.txt", "checksums.txt")
 
 
