@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help venv demo test lint unit sanity lab molecule bench down clean
+.PHONY: help venv demo test lint unit sanity lab rdma-lane molecule bench down clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,12 +38,19 @@ sanity: venv ## ansible-test sanity, with every Python from 3.9 on that is there
 	@echo "== ansible-test sanity"
 	tests/tools/sanity.sh
 
-lab: venv ## The lab suite: boots its own virtual Sparks (8 to 20 min; needs root)
+SUITE ?= lab
+lab: venv ## The lab suite: boots its own virtual Sparks (10 to 25 min; needs root). SUITE=engines: vLLM (8 to 15 min)
 	@echo "== lab suite"
 	@tests/tools/root.sh "make lab"
 	tests/lab/lab setup
 	$(PYTHON) tests/lab/assets.py all
-	$(PYTHON) -m pytest tests/lab -m lab -v
+	$(PYTHON) tests/lab/assets.py $(if $(filter engines,$(SUITE)),engines,llama)
+	$(PYTHON) -m pytest tests/lab -m "$(SUITE)" -v
+
+rdma-lane: venv ## The fabric stage on two emulated machines with soft-RoCE (6 to 12 min; needs root and QEMU)
+	@echo "== RDMA lane"
+	@tests/tools/root.sh "make rdma-lane"
+	$(PYTHON) -P tests/lab/rdma/lane.py
 
 molecule: venv ## Molecule scenarios of the roles on the lab (1 to 3 min; needs root)
 	@echo "== molecule"
@@ -52,7 +59,9 @@ molecule: venv ## Molecule scenarios of the roles on the lab (1 to 3 min; needs 
 	tests/tools/molecule.sh
 
 bench: venv ## Figures as JSON lines, against the demo's lab (needs make demo before)
+	$(PYTHON) tests/bench/verify.py
 	$(PYTHON) tests/bench/round_trips.py
+	$(PYTHON) tests/bench/replicate.py
 
 down: ## Take the virtual Sparks away again
 	@for lab in pair chain4 ring3 ring4 switch; do tests/lab/lab down $$lab; done

@@ -256,9 +256,7 @@ def test_every_inventory_can_be_read(path, tmp_path):
     source = path / "hosts.yml" if path.name.startswith("lab_") else path
     inventory = json.loads(ansible("ansible-inventory", "-i", source, "--list", tmp_path=tmp_path))
     hosts = inventory["spark"]["hosts"]
-    assert (
-        len(hosts) == NODES[re.findall("|".join(NODES), path.name)[0]]
-    )
+    assert len(hosts) == NODES[re.findall("|".join(NODES), path.name)[0]]
     if source is path:
         assert all("ansible_host" in inventory["_meta"]["hostvars"][name] for name in hosts)
 

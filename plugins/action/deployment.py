@@ -17,6 +17,7 @@ from ansible_collections.tandem.spark.plugins.plugin_utils import (
     _fabric_carry,
     _fabric_plan,
     _fabric_pool,
+    _model_source,
     _recipe,
     _variables,
 )
@@ -71,6 +72,7 @@ class ActionModule(ActionBase):
         root = args["root"].rstrip("/")
         deployment: dict[str, t.Any] = {}
         lock = ""
+        shape: dict[str, t.Any] | None = None
         unfit: list[str] = []
         try:
             recipe = _recipe.load(args["recipe"], args["recipe_paths"])
@@ -89,7 +91,8 @@ class ActionModule(ActionBase):
                 nccl=_fabric_carry.nccl_of(locked.decode("utf-8", "replace")),
                 **network,
             )
-        except _recipe.RecipeError as error:
+            shape = _shape(recipe, args["recipe_paths"])
+        except (_recipe.RecipeError, _model_source.SourceError) as error:
             unfit = [str(error)]
         except OSError as error:
             unfit = [f"recipe {args['recipe']}: engine.lock: cannot read {error.filename}: {error.strerror}"]
@@ -110,6 +113,7 @@ class ActionModule(ActionBase):
         if problems:
             return _refuse(problems)
         deployment["engine"]["lock"] = lock
+        deployment["shape"] = shape  # after the digest: nothing is started from it
         return {
             "changed": False,
             "ansible_facts": {"tandem_deployment": deployment},
@@ -150,6 +154,12 @@ def _lock(recipe: dict[str, t.Any]) -> tuple[str, bytes]:
     path = os.path.normpath(os.path.join(recipe["directory"], recipe["engine"]["lock"]))
     with open(path, "rb") as handle:
         return path, handle.read()
+
+
+def _shape(recipe: dict[str, t.Any], paths: list[str]) -> dict[str, t.Any] | None:
+    """What is on record about the memory of the recipe's model."""
+    own = [os.path.abspath(os.path.expanduser(path)) for path in paths]
+    return _model_source.recorded(recipe["model"]["id"], [*own, recipe["directory"], _recipe.COLLECTION_RECIPES])
 
 
 def _refuse(problems: list[str]) -> dict[str, t.Any]:

@@ -98,16 +98,22 @@ def read_records(site: str) -> dict[str, list[Row]]:
     return records
 
 
-def wrong_files(site: str, records: dict[str, list[Row]], full: bool) -> list[str]:
-    """Files that are missing or differ: by size, and with *full* by content."""
+def wrong_files(site: str, records: dict[str, list[Row]], full: bool, made_ns: int | None = None) -> list[str]:
+    """Files that are missing or differ: by size, and with *full* by content.
+
+    *made_ns*: when the environment was made. What its file system says was changed later is read in full anyway: a
+    change time, unlike the time of modification, cannot be put back.
+    """
     rows = [row for rows in records.values() for row in rows]
 
     def differs(row: Row) -> bool:
         path = os.path.join(site, row.path)
         try:
-            if os.path.getsize(path) != row.size:
+            status = os.stat(path)
+            if status.st_size != row.size:
                 return True
-            return full and sha256(path) != row.sha256
+            suspect = full or (made_ns is not None and status.st_ctime_ns > made_ns)
+            return suspect and sha256(path) != row.sha256
         except OSError:
             return True
 

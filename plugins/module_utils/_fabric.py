@@ -389,7 +389,7 @@ RAIL_EXPECTED = 90.0  # Gb/s; healthy rails give 92-112 (cluster-guide 01 and 10
 RAIL_FAILED = 50.0  # Gb/s; below this the card is in its 13 Gb/s state
 
 MESSAGE_DEFAULT = GIB  # largest message of a bandwidth test unless more is asked for
-MESSAGE_BUFFERS = 2  # a collective needs a send and a receive buffer
+MESSAGE_BUFFERS = 3  # to send, to receive, and nccl-tests keeps what it expects
 
 
 def refuse_message(message_bytes: int, available_bytes: int | None, reserve_bytes: int = 8 * GIB) -> str | None:

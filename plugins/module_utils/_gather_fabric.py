@@ -119,9 +119,7 @@ def interface(host: Host, name: str, known: t.Mapping[str, t.Any] | None) -> dic
             "maximum_width": _values.integer(host.line(f"{base}/device/max_link_width")) or None,
         },
         "statistics": {s: _values.integer(host.line(f"{base}/statistics/{s}")) for s in STATISTICS},
-        "ip_settings": {
-            s: _values.integer(host.line(f"/proc/sys/net/ipv4/conf/{name}/{s}")) for s in IP_SETTINGS
-        },
+        "ip_settings": {s: _values.integer(host.line(f"/proc/sys/net/ipv4/conf/{name}/{s}")) for s in IP_SETTINGS},
     }
 
 

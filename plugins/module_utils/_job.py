@@ -63,7 +63,6 @@ class JobError(Exception):
 
 def run_command(words: list[str]) -> tuple[int, str, str]:
     """Run a short command: (status, output, errors)."""
-    # Runs in the unit too, where there is no module.
     done = subprocess.run(  # pylint: disable=ansible-bad-function
         words, capture_output=True, text=True, check=False, timeout=60
     )
@@ -297,8 +296,7 @@ def work_on(name: str) -> int:
             message = message.replace(secret, "***")
         if not type(error).__module__.startswith("ansible_collections.tandem."):
             traceback.print_tb(error.__traceback__)
-        sys.stdout.write(f"{message}\n")
-        sys.stdout.flush()
+        print(message, flush=True)  # pylint: disable=ansible-bad-function
         end(False, message=message)
         return 1
     end(True, result=result)
@@ -311,8 +309,8 @@ def main(words: list[str]) -> int:
     if verb == "run":
         return work_on(name)
     now = status(name)
-    sys.stdout.write(json.dumps({key: now[key] for key in ("state", "progress", "outcome", "log")}) + "\n")
-    sys.stdout.flush()
+    news = {key: now[key] for key in ("state", "progress", "outcome", "log")}
+    print(json.dumps(news), flush=True)  # pylint: disable=ansible-bad-function
     if now["state"] in ("finished", "failed"):
         with contextlib.suppress(FileNotFoundError), open(os.path.join(place(name), "collected"), "w"):
             pass

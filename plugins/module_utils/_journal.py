@@ -19,6 +19,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -32,7 +33,9 @@ UNIT = "tandem-fabric-revert"
 BOOT_UNIT = "/etc/systemd/system/tandem-fabric-revert-boot.service"
 BOOT_LINK = "/etc/systemd/system/multi-user.target.wants/tandem-fabric-revert-boot.service"
 SETTLE_S = 15
+PATIENCE = 8  # looks, 0.3 s apart
 FAMILIES = {"inet": "-4", "inet6": "-6"}
+UFW_MARK = "tandem.spark fabric"  # the comment of a ufw rule that is ours
 
 
 def execute(arguments: t.Sequence[str]) -> tuple[int, str]:
@@ -111,6 +114,50 @@ def put(entry: dict[str, t.Any]) -> bool:
     return True
 
 
+# -- rules of ufw -----------------------------------------------------------------------------------------------------
+
+# Its own files hold everybody's rules: an old copy of them would take away what others added since. So rules are put
+# back and taken away one by one, by the commands that ufw itself names them with.
+
+
+def ufw_commands(shown: str) -> list[list[str]]:
+    """``ufw show added``: the commands that make every rule."""
+    found = []
+    for line in shown.splitlines():
+        if line.startswith("ufw "):
+            try:
+                found.append(shlex.split(line))
+            except ValueError:  # an apostrophe in somebody's comment
+                found.append(line.split())
+    return found
+
+
+def is_ours(words: t.Sequence[str]) -> bool:
+    return list(words[-2:]) == ["comment", UFW_MARK]
+
+
+def without_comment(words: t.Sequence[str]) -> list[str]:
+    return list(words[: words.index("comment")]) if "comment" in words else list(words)
+
+
+def ufw_rules() -> list[list[str]] | None:
+    """Our rules; None where ufw is not there or does not say."""
+    code, out = execute(["ufw", "show", "added"])
+    return [words for words in ufw_commands(out) if is_ours(words)] if code == 0 else None
+
+
+def ufw_delete(words: t.Sequence[str]) -> list[str]:
+    """The command that takes back what *words* made."""
+    bare = without_comment(words)
+    at = 2 if bare[1] == "route" else 1
+    return [*bare[:at], "delete", *bare[at:]]
+
+
+def ufw_steps(before: t.Sequence[list[str]], now: t.Sequence[list[str]]) -> list[list[str]]:
+    """Commands that lead from our rules *now* to those of *before*; what is wanted comes first."""
+    return [words for words in before if words not in now] + [ufw_delete(w) for w in now if w not in before]
+
+
 # -- the running state ------------------------------------------------------------------------------------------------
 
 
@@ -124,6 +171,7 @@ def runtime(interfaces: t.Iterable[str], sysctls: t.Iterable[str], units: t.Iter
         "routes": [{k: v for k, v in route.items() if k != "flags"} for route in routes],
         "sysctls": {path: value for path, value in ((p, _read(p)) for p in sysctls) if value is not None},
         "units": {unit: execute(["systemctl", "is-active", "--quiet", unit])[0] == 0 for unit in units},
+        "ufw": ufw_rules(),
     }
 
 
@@ -184,15 +232,21 @@ def steps_back(before: dict[str, t.Any], now: dict[str, t.Any], ours: t.Collecti
             words = ["ip", FAMILIES[address["family"]], "addr", "add", f"{address['local']}/{address['prefixlen']}"]
             words += ["broadcast", address["broadcast"]] if address.get("broadcast") else []
             steps.append([*words, "dev", name])
-    kept_routes = [_route_words(route) for route in before["routes"]]
-    have_routes = [_route_words(route) for route in now["routes"]]
+    # NetworkManager counts its metrics up with each activation: a route with another one is the same route.
+    kept_routes, have_routes = [[_same(r) for r in state["routes"]] for state in (before, now)]
     for route, words in zip(now["routes"], have_routes):
         if words not in kept_routes and route["dst"] in ours:
-            steps.append(["ip", "-4", "route", "del", *words])
-    for words in sorted(kept_routes, key=lambda words: "via" in words):  # a gateway needs the network it is in
-        if words not in have_routes:
-            steps.append(["ip", "-4", "route", "replace", *words])
+            steps.append(["ip", "-4", "route", "del", *_route_words(route)])
+    # A gateway needs the network that it is in.
+    for route, words in sorted(zip(before["routes"], kept_routes), key=lambda pair: "via" in pair[1]):
+        # Whoever sets an address adds the way into its network: the kernel, or NetworkManager a moment later.
+        if words not in have_routes and route.get("protocol") != "kernel":
+            steps.append(["ip", "-4", "route", "replace", *_route_words(route)])
     return steps
+
+
+def _same(route: dict[str, t.Any]) -> list[str]:
+    return _route_words({key: value for key, value in route.items() if key != "metric"})
 
 
 # -- the journal ------------------------------------------------------------------------------------------------------
@@ -255,6 +309,9 @@ def merged(older: dict[str, t.Any] | None, newer: dict[str, t.Any]) -> dict[str,
     state: dict[str, t.Any] = {}
     for key in ("interfaces", "sysctls", "units"):
         state[key] = {**newer["runtime"][key], **older["runtime"][key]}
+    # A journal of an earlier version, or from before ufw was there, says nothing of it.
+    known_ufw = older["runtime"].get("ufw")
+    state["ufw"] = newer["runtime"].get("ufw") if known_ufw is None else known_ufw
     known = older["runtime"]["interfaces"]
     state["routes"] = older["runtime"]["routes"] + [r for r in newer["runtime"]["routes"] if r["dev"] not in known]
     return {
@@ -294,10 +351,14 @@ def put_back(journal: dict[str, t.Any]) -> list[str]:
     execute(["systemctl", "daemon-reload"])
     for words in journal["reload"]:
         execute(words)
+    left += _put_back_ufw(before.get("ufw"))
     for unit, was_active in before["units"].items():
         if was_active:
             execute(["systemctl", "restart", unit])
-    deadline, quiet = time.monotonic() + SETTLE_S, 0
+    deadline, quiet, seen = time.monotonic() + SETTLE_S, 0, 0
+    # NetworkManager takes its time, and what is put under its hands meanwhile stays beside what it puts there itself.
+    patience = PATIENCE if any(words[0] == "nmcli" for words in journal["reload"]) else 1
+    steps: list[list[str]] = []
     # What netplan and NetworkManager were told they do a little later: look until nothing moves any more.
     while True:
         for path, value in before["sysctls"].items():
@@ -305,14 +366,26 @@ def put_back(journal: dict[str, t.Any]) -> list[str]:
                 with open(path, "w", encoding="ascii") as handle:
                     handle.write(value)
         now = runtime(before["interfaces"], before["sysctls"], ())
-        steps = steps_back(before, now, set(journal["ours"]))
-        for step in steps:
-            execute(step)
+        last, steps = steps, steps_back(before, now, set(journal["ours"]))
+        seen = seen + 1 if steps == last else 1
+        late = time.monotonic() > deadline
+        if seen >= patience or late:
+            for step in steps:
+                execute(step)
         quiet = 0 if steps else quiet + 1
-        if quiet >= 3 or time.monotonic() > deadline:
+        if quiet >= 3 or late:
             break
         time.sleep(0.3)
     return left + [" ".join(step) for step in steps]
+
+
+def _put_back_ufw(before: list[list[str]] | None) -> list[str]:
+    now = None if before is None else ufw_rules()
+    if before is None or now is None:
+        return []
+    for words in ufw_steps(before, now):
+        execute(words)
+    return [f"ufw: {' '.join(words)}" for words in ufw_steps(before, ufw_rules() or [])]
 
 
 def disarm() -> None:

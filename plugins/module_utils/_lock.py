@@ -34,10 +34,11 @@ def holder_of(descriptor: int) -> str:
 
 
 @contextlib.contextmanager
-def alone(directory: str, timeout_s: float) -> t.Iterator[None]:
-    """Hold the lock of a *directory*, waiting for its holder to end.
+def alone(directory: str, timeout_s: float) -> t.Iterator[int]:
+    """Hold the lock of a *directory*, waiting for its holder to end. Gives the descriptor that holds it.
 
     Nothing is written for it, and the kernel lets go of it when the holder ends, however it ends: nothing stale stays.
+    A child that is given the descriptor holds the lock too, until it ends.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -54,6 +55,6 @@ def alone(directory: str, timeout_s: float) -> t.Iterator[None]:
                         "this stage again"
                     ) from None
                 time.sleep(POLL_S)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)

@@ -16,6 +16,8 @@ _SOCKET = re.compile(r"NET/Socket\s*:\s*Using\s+(.*)")
 _DEVICE = re.compile(r"\[\d+\](?:\{[^}]*\}\s*)?([\w.-]+):(\d+)(?:/(\w+))?", re.ASCII)
 _INTERFACE = re.compile(r"\[\d+\]([\w.-]+):([0-9a-fA-F.:]+)<\d+>", re.ASCII)
 _AVERAGE = re.compile(r"^#?\s*Avg bus bandwidth\s*:\s*(\d+(?:\.\d+)?)\s*$", re.MULTILINE | re.ASCII)
+_OUT_OF_BOUNDS = re.compile(r"^#?\s*Out of bounds values\s*:\s*(\d+)", re.MULTILINE | re.ASCII)
+_NUMBER = re.compile(r"^\d+(\.\d+)?(e\+\d+)?$", re.ASCII)
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)", re.ASCII)
 
 
@@ -84,6 +86,12 @@ def average_bus_bandwidth(content: str | None) -> float | None:
     return float(found[-1]) if found else None
 
 
+def out_of_bounds(content: str | None) -> int | None:
+    """``# Out of bounds values : 0 OK``: how many values arrived wrong."""
+    found = _OUT_OF_BOUNDS.findall(content or "")
+    return int(found[-1]) if found else None
+
+
 def results(content: str | None) -> list[dict[str, t.Any]]:
     """The result lines of an nccl-tests program: size, time in microseconds, algorithm and bus bandwidth in GB/s."""
     rows = []
@@ -92,7 +100,7 @@ def results(content: str | None) -> list[dict[str, t.Any]]:
         if len(words) < 8 or not words[0].isdigit() or not words[1].isdigit():
             continue
         numbers = words[5:8]
-        if all(re.match(r"^\d+(\.\d+)?$", number, re.ASCII) for number in numbers):
+        if all(_NUMBER.match(number) for number in numbers):
             duration, algorithm, bus = (float(number) for number in numbers)
             rows.append({"bytes": int(words[0]), "microseconds": duration, "algbw": algorithm, "busbw": bus})
     return rows

@@ -17,19 +17,28 @@ _MATCH = re.compile(r"""(?:^|[\s{,])["']?name["']?\s*:\s*["']?([^"'\s,}]+)""")
 HEADER = "# Written by tandem.spark (fabric stage). Changes are overwritten; set tandem_links in the inventory.\n"
 
 
-def render(links: list[dict[str, t.Any]], routes: t.Sequence[dict[str, t.Any]] = (), backend: str | None = None) -> str:
+def render(
+    links: list[dict[str, t.Any]],
+    routes: t.Sequence[dict[str, t.Any]] = (),
+    backend: str | None = None,
+    zone: str | None = None,
+) -> str:
     """The whole file for *links* (``interface``, ``address``, ``mtu``) and *routes* (``destination``, ``via``,
     ``interface``).
 
     *backend* says who shall carry it out (``networkd``, ``NetworkManager``); left out, the system's own default does.
+    NetworkManager is told in its own words what netplan does not pass on: no IPv6, and the *zone* of firewalld.
 
     Addresses and MTU stand together in one file. No link-local address and no IPv6: both add entries to the RoCE GID
     table. No default route ever: a fabric cable leads to another node, not to the network outside.
     JSON is YAML, so the standard library can write it and netplan can read it.
     """
+    own = {"ipv6.method": "disabled", **({"connection.zone": zone} if zone else {})}
+    more = {"networkmanager": {"passthrough": own}} if backend == "NetworkManager" else {}
     ethernets: dict[str, dict[str, t.Any]] = {
         link["interface"]: {
             **({"renderer": backend} if backend else {}),
+            **more,
             "dhcp4": False,
             "dhcp6": False,
             "accept-ra": False,

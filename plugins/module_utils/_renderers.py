@@ -63,26 +63,26 @@ def device_states(text: str) -> dict[str, str]:
 
 
 def files(
-    chosen: t.Mapping[str, t.Any], links: Links, routes: Links, netplan_path: str
+    chosen: t.Mapping[str, t.Any], links: Links, routes: Links, netplan_path: str, zone: str | None = None
 ) -> dict[str, tuple[bytes, int]]:
-    """Path to content and mode of the network files of *links*."""
+    """Path to content and mode of the network files of *links*; *zone*: that of firewalld, where it is active."""
     if not links:
         return {}
     if chosen["renderer"] == "netplan":
-        text = _netplan.render(list(links), list(routes), chosen["backend"])  # type: ignore[arg-type]
+        text = _netplan.render(list(links), list(routes), chosen["backend"], zone)  # type: ignore[arg-type]
         return {netplan_path: (text.encode(), 0o600)}
     found = {}
     for link in links:
         ways = [route for route in routes if route["interface"] == link["interface"]]
         if chosen["renderer"] == "networkmanager":
             path = f"{KEYFILES}/{PREFIX}{link['interface']}.nmconnection"
-            found[path] = (keyfile(link, ways).encode(), 0o600)
+            found[path] = (keyfile(link, ways, zone).encode(), 0o600)
         else:
             found[f"{NETWORKD}/{PREFIX}{link['interface']}.network"] = (network_file(link, ways).encode(), 0o644)
     return found
 
 
-def keyfile(link: t.Mapping[str, t.Any], routes: Links) -> str:
+def keyfile(link: t.Mapping[str, t.Any], routes: Links, zone: str | None = None) -> str:
     """A NetworkManager profile. The uuid follows from the name, so that a second run writes the same bytes."""
     name = link["interface"]
     lines = [f"address1={link['address']}", "never-default=true", "may-fail=false"]
@@ -98,6 +98,8 @@ def keyfile(link: t.Mapping[str, t.Any], routes: Links) -> str:
             "autoconnect=true",
             # Above whatever else claims the interface.
             "autoconnect-priority=100",
+            # NetworkManager puts each of its connections into a zone, whatever firewalld's own files say.
+            *([f"zone={zone}"] if zone else []),
             "",
             "[ethernet]",
             f"mtu={link['mtu']}",
@@ -140,7 +142,9 @@ def reload_after_return(chosen: t.Mapping[str, t.Any], links: Links) -> list[lis
     """The same after the old files came back, which may be none: then there is no profile of ours to bring up."""
     names = [link["interface"] for link in links]
     if chosen["renderer"] == "netplan":
-        return [["netplan", "apply"]]
+        # NetworkManager keeps the profile of a netplan file that is gone, until it is told to look again.
+        manager = chosen["backend"] == "NetworkManager"
+        return [["netplan", "apply"], *([["nmcli", "connection", "reload"]] if manager else [])]
     if chosen["renderer"] == "networkmanager":
         return [["nmcli", "connection", "reload"], *(["nmcli", "device", "reapply", name] for name in names)]
     return [["networkctl", "reload"], *(["networkctl", "reconfigure", name] for name in names)]
@@ -174,6 +178,9 @@ def _claimed(path: str, text: str, names: list[str]) -> tuple[list[str], list[st
     except configparser.Error:
         return [], None
     if path.endswith(".nmconnection"):
+        # NetworkManager makes a profile of its own for each wired device that has none, and ours goes before it.
+        if parser.get(".nmmeta", "nm-generated", fallback="") == "true":
+            return [], None
         name = parser.get("connection", "interface-name", fallback="")
         return [n for n in names if n == name], []
     patterns = parser.get("Match", "Name", fallback="").split()

@@ -18,6 +18,7 @@ import typing as t
 from ansible_collections.tandem.spark.plugins.module_utils import _fabric, _nccl_log
 
 _RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*Gb/sec", re.ASCII)
+_TROUBLE = re.compile(r"couldn't|unable to|failed|error|not found|cannot", re.IGNORECASE)
 _ROW = re.compile(r"^\s*\d+(?:\s+-?\d+(?:\.\d+)?)+\s*$", re.ASCII)
 
 # GB/s of an all_gather over all nodes: NVIDIA's bar for a direct cable or a switch, and for a ring (hardware, 3.5).
@@ -29,7 +30,10 @@ HINTS = {
     "degraded_init": "about 13 Gb/s although the link says 200G: the card came up in its degraded state. Reboot with "
     "the cable in; if that does not help, unplug the mains of both nodes for 60 s",
     "link_speed": "the link itself came up slower than 200G; look at the cable and at the switch port",
+    "pcie_slow": "the PCIe link of this half came up slower than its 4 lanes of 32 GT/s, so the card cannot give more; "
+    "unplug the mains of this node for 60 s",
     "below_expected": "a healthy rail gives 92 to 112 Gb/s; is something else on this link, or is the MTU 1500?",
+    "wrong_values": "values arrived wrong: this is no question of speed; look at the memory, cable and NCCL version",
     "three": "about 3 GB/s is what TCP, or a single rail with too little memory for its buffers, gives; healthy is 22",
     "one_rail": "about 13.9 GB/s is what one of the two halves gives; name both RDMA devices in NCCL_IB_HCA, and give "
     "each half a network of its own",
@@ -55,8 +59,17 @@ def iperf3_error(content: str | None) -> str | None:
     return str(error) if error else None
 
 
+def perftest_error(content: str | None) -> str | None:
+    """The first line of a perftest program that tells of trouble."""
+    lines = [line.strip() for line in (content or "").splitlines()]
+    return next((line[:300] for line in lines if _TROUBLE.search(line)), None)
+
+
 def write_bandwidth(content: str | None) -> float | None:
-    """Average Gb/s of ``ib_write_bw --report_gbits``: bytes, iterations, peak, average, message rate."""
+    """Average Gb/s of ``ib_write_bw --report_gbits``: bytes, iterations, peak, average, message rate.
+
+    With ``-b`` it is the sum of both directions.
+    """
     rows = _rows(content, 5)
     return rows[-1][3] if rows else None
 
@@ -79,18 +92,44 @@ def _rows(content: str | None, least: int) -> list[list[float]]:
     return found
 
 
-def expected_gbps(rate: str | None, halves: int) -> float | None:
-    """What one RDMA device should reach: the rate (``200 Gb/sec (4X HDR)``), shared by the *halves* of the cage."""
+def pcie_gbps(speed_gts: float | None, width: int | None) -> float | None:
+    """What *width* lanes of *speed_gts* GT/s carry in Gb/s: 8 of 10 bits below 8 GT/s, 128 of 130 from there on."""
+    if not speed_gts or not width:
+        return None
+    return round(speed_gts * width * (0.8 if speed_gts < 8 else 128 / 130), 1)
+
+
+def port_gbps(rate: str | None) -> float | None:
+    """``200 Gb/sec (4X HDR)`` is 200."""
     match = _RATE.match((rate or "").strip())
-    return float(match[1]) / halves if match and halves > 0 else None
+    return float(match[1]) if match else None
 
 
-def rail(measured: float | None, rate: str | None, halves: int, speed_mbps: float | None) -> dict[str, t.Any]:
+def expected_gbps(rate: str | None, halves: int, pcie: float | None = None) -> float | None:
+    """What one RDMA device should reach: the *rate* of the port shared by the *halves* of the cage that are in use.
+
+    It is no more than what the PCIe link carries (*pcie*, Gb/s); None when neither is known.
+    """
+    port = port_gbps(rate)
+    bounds = [*([port / halves] if port and halves > 0 else []), *([pcie] if pcie else [])]
+    return min(bounds) if bounds else None
+
+
+def rail(
+    measured: float | None, rate: str | None, halves: int, speed_mbps: float | None, pcie: float | None = None
+) -> dict[str, t.Any]:
     """The verdict over one rail in one direction."""
     verdict = _fabric.rail_verdict(speed_mbps, measured)
+    port = port_gbps(rate)
+    if verdict not in ("not_measured", "link_speed"):
+        # What sysfs says about the port comes before what the figure looks like.
+        if port is not None and port * 1000 < _fabric.SPEED_EXPECTED:
+            verdict = "link_speed"
+        elif verdict != "ok" and pcie is not None and pcie < _fabric.RAIL_EXPECTED:
+            verdict = "pcie_slow"
     return {
         "gbps": measured,
-        "expected_gbps": expected_gbps(rate, halves),
+        "expected_gbps": expected_gbps(rate, halves, pcie),
         "verdict": NOT_MEASURED if verdict == "not_measured" else verdict,
         "hint": HINTS.get(verdict),
     }
@@ -106,8 +145,10 @@ def nccl(content: str | None, topology: str, logs: t.Mapping[str, str | None] | 
     transport = _nccl_log.judge(dict(logs) if logs else {"all": content})
     anchor = ANCHORS.get(topology)
     hint = None
-    if average is None:
+    if not average:  # 0 is what a single rank gives
         verdict = NOT_MEASURED
+    elif _nccl_log.out_of_bounds(content):
+        verdict, hint = "failed", HINTS["wrong_values"]
     elif transport["wrong"]:
         verdict, hint = "failed", HINTS["socket"]
     elif anchor is None:

@@ -16,6 +16,9 @@ description:
     arrives, the node repairs itself, also after a power loss.
   - Running interfaces, routes, sysctls and rules are compared too, so what was lost is put back although the files are
     right.
+  - Where C(ufw) or C(firewalld) is active it is told to let the nodes of the fabric in, by rules of C(ufw) that carry
+    the comment C(tandem.spark fabric), or by a zone C(tandem-fabric) of C(firewalld). Neither is ever switched on or
+    off. What another table of the packet filter drops is named in a warning.
 version_added: 0.1.0
 author:
   - The tandem.spark contributors (@tandem-spark)
@@ -78,6 +81,25 @@ options:
         where its chain C(DOCKER-USER) exists.
     type: bool
     default: true
+  firewall:
+    description: From whom input is wanted, per link.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      interface:
+        description: Network interface, one of O(links).
+        type: str
+        required: true
+      sources:
+        description: IPv4 networks.
+        type: list
+        elements: str
+        required: true
+  manage_firewall:
+    description: Whether C(ufw) and C(firewalld) are told to let O(firewall) in where they are active.
+    type: bool
+    default: true
   take_over:
     description:
       - Whether a file of somebody else that configures one of the links is moved aside. Only a file that configures
@@ -129,6 +151,16 @@ notes:
   returned: success
   type: list
   elements: str
+closed:
+  description: Where packets of the fabric are dropped on this node, with the rule that is wanted there.
+  returned: success
+  type: list
+  elements: str
+firewalls:
+  description: Which firewalls are active and were told (V(ufw), V(firewalld)).
+  returned: when O(state=present)
+  type: list
+  elements: str
 files:
   description: Paths that changed (or would change, in check mode).
   returned: success
@@ -151,6 +183,7 @@ msg:
 
 import glob
 import inspect
+import ipaddress
 import json
 import os
 import shutil
@@ -159,7 +192,14 @@ import time
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.tandem.spark.plugins.module_utils import _forward, _journal, _netplan, _renderers
+from ansible_collections.tandem.spark.plugins.module_utils import (
+    _firewall,
+    _forward,
+    _journal,
+    _netplan,
+    _renderers,
+    _values,
+)
 from ansible_collections.tandem.spark.plugins.module_utils._files import read_text, replace
 
 SETTLE_S = 20
@@ -212,6 +252,23 @@ def answers(module: AnsibleModule, *command: str) -> bool:
     return bool(module.run_command(list(command))[0] == 0)
 
 
+def loaded_rules(module: AnsibleModule) -> list[dict[str, t.Any]] | None:
+    """Everything that nft lists; None where it cannot."""
+    if module.get_bin_path("nft") is None:
+        return None
+    code, out, _err = module.run_command(["nft", "-j", "list", "ruleset"])
+    return _firewall.objects(out) if code == 0 else None
+
+
+def active_firewalls(module: AnsibleModule) -> list[str]:
+    found = []
+    if _values.truth(_values.assignments(read_text(_firewall.UFW_CONF)).get("ENABLED")) and module.get_bin_path("ufw"):
+        found.append("ufw")
+    if module.get_bin_path("firewall-cmd") and answers(module, "systemctl", "is-active", "--quiet", "firewalld"):
+        found.append("firewalld")
+    return found
+
+
 def rdma() -> list[str] | str:
     try:
         return sorted(os.listdir(RDMA)) or NO_RDMA
@@ -228,19 +285,26 @@ class Wanted:
         self.routes: list[dict[str, t.Any]] = p["routes"]
         self.pairs: list[list[str]] = p["forwarding"]
         self.notes: list[str] = []
+        self.closed: list[str] = []
+        self.allowances: list[dict[str, t.Any]] = p["firewall"]
         self._check(module)
         self.chosen = self._renderer(module)
+        self.firewalls = active_firewalls(module) if p["manage_firewall"] and self.allowances else []
         self.docker_user = self._docker(module)
         nft, iptables = module.get_bin_path("nft"), module.get_bin_path("iptables")
         if self.pairs and nft is None:
             refuse(module, "found no nft, wanted it for forwarding; run the baseline stage, or install nftables")
-        self.network = _renderers.files(self.chosen, self.links, self.routes, p["path"])
+        zone = self._zone(module) if "firewalld" in self.firewalls else {}
+        owner = _firewall.ZONE if zone else None
+        self.network = _renderers.files(self.chosen, self.links, self.routes, p["path"], zone=owner)
         routed = bool(self.routes or self.pairs)
         docker = self.docker_user is not None and p["docker_forward"]
         system = _forward.files(self.links, self.pairs, routed, nft=nft, iptables=iptables, docker=docker)
-        self.files: dict[str, t.Any] = {**self.network, **system}
+        self.files: dict[str, t.Any] = {**self.network, **system, **zone}
         self.sysctls = _forward.sysctls(self.links, self.pairs, routed)
         stale = [*_forward.ALL_PATHS, *ours_of_earlier(p["path"])]
+        # A firewalld that is only stopped for now shall find its zone again.
+        stale += [_firewall.ZONE_FILE] if "firewalld" in self.firewalls or not p["manage_firewall"] else []
         self.absent = [path for path in stale if path not in self.files]
 
     def _check(self, module: AnsibleModule) -> None:
@@ -250,6 +314,29 @@ class Wanted:
             refuse(module, f"route {wrong[0]}: wanted one over a link of this node, and never a default route")
         if any(len(pair) != 2 or not set(pair) <= names for pair in self.pairs):
             refuse(module, f"forwarding: found {self.pairs}, wanted pairs of this node's links")
+        for entry in self.allowances:
+            try:
+                good = entry["interface"] in names and all(ipaddress.IPv4Network(s) for s in entry["sources"])
+            except ValueError:
+                good = False
+            if not good:
+                refuse(module, f"firewall: found {entry}, wanted a link of this node and IPv4 networks")
+
+    def _zone(self, module: AnsibleModule) -> dict[str, t.Any]:
+        """The file of our zone. Interfaces that somebody put into a zone that accepts everything stay there."""
+        texts = {path: read_text(path) or "" for path in glob.glob(f"{_firewall.ZONES}/*.xml")}
+        names = [entry["interface"] for entry in self.allowances]
+        elsewhere = _firewall.bound_elsewhere(texts, names)
+        for name, (zone, accepts) in elsewhere.items():
+            if not accepts:
+                refuse(
+                    module,
+                    f"found {name} in firewalld's zone {zone}, wanted it in {_firewall.ZONE} or in a zone that accepts "
+                    f"everything; run `firewall-cmd --permanent --zone={zone} --remove-interface={name}` and "
+                    "`firewall-cmd --reload`. Nothing was changed.",
+                )
+        ours = [entry for entry in self.allowances if entry["interface"] not in elsewhere]
+        return {_firewall.ZONE_FILE: (_firewall.zone_text(ours, self.pairs).encode(), 0o644)} if ours else {}
 
     def _renderer(self, module: AnsibleModule) -> dict[str, t.Any]:
         states = None
@@ -289,6 +376,7 @@ class Wanted:
         A renderer gives no address to an interface without carrier, and applying its file again does not change that:
         the other end is off, or not switched on yet. The probe names it.
         """
+        self.notes = []
         shown = running(module)
         dark = _netplan.without_carrier(shown)
         left = _netplan.drift(self.links, shown)
@@ -299,8 +387,14 @@ class Wanted:
             now = read_text(path)
             if now is not None and now.strip() != value:
                 left.append(f"{path}: {now.strip()}, wanted {value}")
-        if self.pairs and not answers(module, "nft", "list", "table", "inet", _forward.TABLE):
-            left.append(f"nftables: no table inet {_forward.TABLE}")
+        listed = loaded_rules(module)
+        table = _forward.table_drift(listed, self.pairs)
+        self.stale_table = bool(table) and not self.pairs
+        rules = _firewall.Rules(listed or [])
+        left += table + self._firewall_drift(module, rules)
+        self._look_through(module, rules)
+        if listed is None and self.allowances:
+            self.notes.append("what the packet filter drops was not checked: no answer from nft")
         if self.pairs and self.docker_user is not None:
             missing = _forward.docker_missing(self.docker_user, self.pairs)
             if missing and module.params["docker_forward"]:
@@ -311,6 +405,56 @@ class Wanted:
                     "fabric_docker_forward: true, or accept it in the chain DOCKER-USER"
                 )
         return left
+
+    def _firewall_drift(self, module: AnsibleModule, rules: _firewall.Rules) -> list[str]:
+        """How the active firewalls differ from what they were told; sets ``ufw_steps`` and ``reload_zones``."""
+        left: list[str] = []
+        self.ufw_steps: list[list[str]] = []
+        self.reload_zones = False
+        if "ufw" in self.firewalls:
+            code, out, err = module.run_command(["ufw", "show", "added"])
+            if code != 0:
+                refuse(module, f"`ufw show added` failed: {(err or out).strip()}; wanted its rules, since it is active")
+            wanted = _firewall.ufw_wanted(self.allowances, self.pairs)
+            lacking, stale = _firewall.ufw_difference(out, wanted)
+            left += [f"ufw: no rule `{_firewall.ufw_text(words)}`" for words in lacking]
+            left += [f"ufw: found our rule `{_firewall.ufw_text(words)}`, wanted none" for words in stale]
+            lost = [words for words in wanted if words not in lacking and _ufw_has(rules, words) is False]
+            left += [f"ufw: rule `{_firewall.ufw_text(words)}` is not loaded" for words in lost]
+            self.ufw_steps = [_journal.ufw_delete(words) for words in [*stale, *lost]] + [*lacking, *lost]
+        if _firewall.ZONE_FILE in self.files:
+            hook, target = ("inet", "firewalld", "filter_INPUT_ZONES"), f"filter_IN_{_firewall.ZONE}"
+            text = self.files[_firewall.ZONE_FILE][0].decode()
+            names = [e["interface"] for e in self.allowances if f'"{e["interface"]}"' in text]
+            lost_names = [n for n in names if hook in rules.chains and not rules.sends(hook, n, target)]
+            left += [f"firewalld: {name} is not in the zone {_firewall.ZONE}" for name in lost_names]
+            allow = ("inet", "firewalld", f"{target}_allow")
+            for source in _firewall.networks(self.allowances) if names else []:
+                if rules.has(allow, _firewall.Packet(names[0], None, source)) is False:
+                    left.append(f"firewalld: zone {_firewall.ZONE} does not accept {source}")
+            self.reload_zones = (read_text(_firewall.ZONE_FILE) or "") != text or any(
+                line.startswith("firewalld: ") for line in left
+            )
+        return left
+
+    def _look_through(self, module: AnsibleModule, rules: _firewall.Rules) -> None:
+        """Fill ``closed``: what the loaded rules drop, without what those drop that still have to be told."""
+        # Rules for Docker, and those of our own table, are looked for by their text.
+        untold = {"ufw": bool(self.ufw_steps), "firewalld": self.reload_zones, "docker": True, "ours": True}
+        self.closed = []
+        for (hook, drop), entry in _firewall.closed(rules, self.allowances, self.pairs).items():
+            who = _firewall.owner(drop, rules)
+            if untold.get(who, False):
+                continue
+            text = _firewall.sentence(hook, drop, entry, who, who in self.firewalls)
+            self.closed.append(f"{module.params['node']}: {text}")
+
+
+def _ufw_has(rules: _firewall.Rules, words: list[str]) -> bool | None:
+    """Whether a rule of ufw is loaded; None where its chains are not there."""
+    chain = ("ip", "filter", "ufw-user-forward" if words[1] == "route" else "ufw-user-input")
+    oif = words[words.index("out") + 2] if "out" in words else None
+    return rules.has(chain, _firewall.Packet(words[words.index("in") + 2], oif, words[words.index("from") + 1]))
 
 
 def ours_of_earlier(netplan_path: str) -> list[str]:
@@ -351,17 +495,45 @@ def arm(module: AnsibleModule, journal: dict[str, t.Any]) -> None:
             refuse(module, f"the automatic revert cannot be armed, so nothing was changed: {err.strip()}")
 
 
-def snapshot(paths: t.Iterable[str], wanted: Wanted) -> dict[str, t.Any]:
+def snapshot(paths: t.Collection[str], wanted: Wanted) -> dict[str, t.Any]:
     """The journal of everything that is about to change."""
     names = [link["interface"] for link in wanted.links]
     sysctls = list(_forward.sysctl_paths(wanted.sysctls, _forward.PROC))
     sysctls += [f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6" for name in names]
+    zones = [["firewall-cmd", "--reload"]] if _firewall.ZONE_FILE in paths and "firewalld" in wanted.firewalls else []
     return {
         "files": [_journal.look(path) for path in dict.fromkeys(paths)],
-        "runtime": _journal.runtime(names, sysctls, [_forward.UNIT]),
+        "runtime": _journal.runtime(names, sysctls, [_forward.UNIT, _forward.DOCKER_UNIT]),
         "ours": [link["address"] for link in wanted.links] + [_route_key(r) for r in wanted.routes],
-        "reload": _renderers.reload_after_return(wanted.chosen, wanted.links),
+        "reload": [*zones, *_renderers.reload_after_return(wanted.chosen, wanted.links)],
     }
+
+
+def zone_changes(wanted: Wanted, changes: list[dict[str, t.Any]]) -> bool:
+    return "firewalld" in wanted.firewalls and any(entry["path"] == _firewall.ZONE_FILE for entry in changes)
+
+
+def keep_ssh(module: AnsibleModule, wanted: Wanted, changes: list[dict[str, t.Any]]) -> None:
+    """Refuse to let firewalld read its files again where that would forget a rule, such as the one for SSH.
+
+    ufw is only ever given rules that accept, and its others are not touched.
+    """
+    if not (wanted.reload_zones or zone_changes(wanted, changes)):
+        return
+    shown = []
+    for words in (["--list-all-zones"], ["--permanent", "--list-all-zones"]):
+        code, out, err = module.run_command(["firewall-cmd", *words])
+        if code != 0:
+            refuse(module, f"`firewall-cmd {' '.join(words)}` failed: {(err or out).strip()}. Nothing was changed.")
+        shown.append(out)
+    lost = _firewall.only_running(shown[0], shown[1])
+    if lost:
+        refuse(
+            module,
+            f"found settings of firewalld that are loaded and not written down ({'; '.join(lost)}), wanted none: its "
+            "reload, which a new zone needs, forgets them. Run `firewall-cmd --runtime-to-permanent` to keep them, or "
+            "`firewall-cmd --reload` to drop them. Nothing was changed.",
+        )
 
 
 def _route_key(route: dict[str, t.Any]) -> str:
@@ -374,20 +546,28 @@ def apply(module: AnsibleModule, wanted: Wanted, changes: list[dict[str, t.Any]]
     # What an earlier change left unconfirmed is no state to come back to: what stood before it is.
     journal = _journal.merged(_journal.read(_journal.PENDING), journal)
     arm(module, journal)
+    for unit in (_forward.UNIT, _forward.DOCKER_UNIT):
+        if any(entry["path"] == f"{_forward.UNITS}/{unit}" and entry["state"] == "absent" for entry in changes):
+            module.run_command(["systemctl", "stop", unit])  # while its file still says how
     try:
         for entry in changes:
             _journal.put(entry)
     except OSError as error:
         go_back(module, f"{error.filename}: cannot be written: {error.strerror}")
-    steps = _renderers.reload(wanted.chosen, wanted.links) if wanted.links else []
+    # The zone first: NetworkManager asks for it when it brings the links up.
+    steps = [["firewall-cmd", "--reload"]] if wanted.reload_zones or zone_changes(wanted, changes) else []
+    steps += _renderers.reload(wanted.chosen, wanted.links) if wanted.links else []
     if wanted.sysctls:
         steps.append(["sysctl", "--quiet", f"--load={_forward.SYSCTL_FILE}"])
     if any(entry["path"].startswith(f"{_forward.UNITS}/") for entry in changes):
         steps.append(["systemctl", "daemon-reload"])
+    if wanted.stale_table and answers(module, "nft", "list", "table", "inet", _forward.TABLE):
+        steps.append(["nft", "delete", "table", "inet", _forward.TABLE])
     if wanted.pairs:
         steps.append(["systemctl", "restart", _forward.UNIT])
         if f"{_forward.UNITS}/{_forward.DOCKER_UNIT}" in wanted.files:
             steps.append(["systemctl", "restart", _forward.DOCKER_UNIT])
+    steps += wanted.ufw_steps
     for step in steps:
         code, out, err = module.run_command(step)
         if code != 0:
@@ -454,6 +634,10 @@ def restore(module: AnsibleModule) -> t.NoReturn:
         module.exit_json(changed=False, drift=[], notes=[], files=[], msg=f"{module.params['node']}: {msg}")
     changes = [entry for entry in original["files"] if _differs(entry)]
     diff = [_diff(entry) for entry in changes]
+    before, now_there = original["runtime"].get("ufw"), _journal.ufw_rules()
+    if before is not None and now_there is not None and now_there != before:
+        diff.append({"before_header": "rules of ufw", "after_header": "rules of ufw",
+                     "before": _rule_lines(now_there), "after": _rule_lines(before)})  # fmt: skip
     if not module.check_mode:
         now = {
             **original,
@@ -474,6 +658,10 @@ def restore(module: AnsibleModule) -> t.NoReturn:
             go_back(module, f"the journal could not be put back: {'; '.join(left)}.")
     paths = [entry["path"] for entry in changes]
     module.exit_json(changed=True, drift=[], notes=[], files=paths, diff=diff, msg=f"put back {len(paths)} files")
+
+
+def _rule_lines(rules: list[list[str]]) -> str:
+    return "".join(f"{_firewall.ufw_text(words)}\n" for words in rules)
 
 
 def _differs(entry: dict[str, t.Any]) -> bool:
@@ -545,6 +733,16 @@ def main() -> t.NoReturn:
             },
             "forwarding": {"type": "list", "elements": "list", "default": []},
             "docker_forward": {"type": "bool", "default": True},
+            "firewall": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "interface": {"type": "str", "required": True},
+                    "sources": {"type": "list", "elements": "str", "required": True},
+                },
+            },
+            "manage_firewall": {"type": "bool", "default": True},
             "take_over": {"type": "bool", "default": False},
             "path": {"type": "path", "default": "/etc/netplan/60-tandem-fabric.yaml"},
             "revert_after_s": {"type": "int", "default": 120},
@@ -569,6 +767,7 @@ def main() -> t.NoReturn:
     drift = wanted.drift(module)
     aside = [{"path": conflict["path"], "state": "absent"} for conflict in taken]
     changes = [entry for entry in [*aside, *wanted.entries()] if _differs(entry)]
+    keep_ssh(module, wanted, changes)
     diff = [_diff(entry) for entry in changes]
     if drift:
         lines = "".join(f"{line}\n" for line in drift)
@@ -576,12 +775,16 @@ def main() -> t.NoReturn:
     wrong = bool(changes or drift)
     if wrong and not module.check_mode:
         apply(module, wanted, changes)
+    for text in wanted.closed:
+        module.warn(text)
     module.exit_json(
         # Something is still to be done while an earlier change waits for its confirmation: the timer would revert it.
         changed=wrong or pending(module),
         drift=drift,
         renderer=wanted.chosen["renderer"],
-        notes=wanted.notes,
+        notes=wanted.notes + wanted.closed,
+        closed=wanted.closed,
+        firewalls=wanted.firewalls,
         rdma=rdma(),
         taken_over=[conflict["path"] for conflict in taken],
         files=[entry["path"] for entry in changes],

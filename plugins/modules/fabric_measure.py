@@ -10,8 +10,10 @@ module: fabric_measure
 short_description: Measure TCP and RDMA on the fabric links, and judge the numbers
 description:
   - With O(state=listening) starts the servers of iperf3, and of C(ib_write_bw) and C(ib_write_lat) where there are RDMA
-    devices, as transient units that end by themselves. With O(state=measured) measures every link to every peer, then
-    all links at once. Call it on one node after another, so that both directions are measured and nobody disturbs.
+    devices, as transient units that end by themselves. With O(state=measured) measures every link to every peer, RDMA
+    also in both directions at the same time, then all links at once. Call it on one node after another, so that both
+    directions are measured and nobody disturbs.
+  - What a rail should give comes from sysfs, the rate of the port and the PCIe link of the half.
   - What is not there is "not checked", with the reason, and never "ok".
 version_added: 0.1.0
 author:
@@ -85,6 +87,7 @@ not_checked:
 
 import asyncio
 import os
+import time
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -92,7 +95,13 @@ from ansible_collections.tandem.spark.plugins.module_utils import _fabric, _gath
 from ansible_collections.tandem.spark.plugins.module_utils._host import Host
 
 PREFIX = "tandem-fabric-measure-"
-PORTS = {"tcp": 18400, "ib_write_bw": 18410, "ib_write_lat": 18420}
+PORTS = {"tcp": 18400, "ib_write_bw": 18410, "ib_write_lat": 18420, "ib_write_bw_both_ways": 18430}
+# Test to perftest's program and what it gets beside the usual.
+RDMA_TESTS = {
+    "ib_write_bw": ("ib_write_bw", ["--report_gbits"]),
+    "ib_write_lat": ("ib_write_lat", []),
+    "ib_write_bw_both_ways": ("ib_write_bw", ["-b", "--report_gbits"]),
+}
 
 
 def port(test: str, interface: str) -> int:
@@ -102,22 +111,28 @@ def port(test: str, interface: str) -> int:
 
 
 def devices(links: list[dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
-    """RDMA device of each link that has one: ``name``, ``gid``, ``rate``."""
+    """RDMA device of each link that has one: ``name``, ``gid``, ``rate``, ``pcie`` (Gb/s), ``speed`` (Mb/s)."""
     host = Host()
     found = _gather_fabric.rdma_devices(host) or {}
     result = {}
     for link in links:
         for name, device in found.items():
             if device["interface"] == link["interface"]:
-                index = _fabric.roce_index(device["gids"], link["ip"])
-                result[link["interface"]] = {"name": name, "gid": index, "rate": device["rate"]}
+                card = _gather_fabric.interface(host, link["interface"], None)
+                result[link["interface"]] = {
+                    "name": name,
+                    "gid": _fabric.roce_index(device["gids"], link["ip"]),
+                    "rate": device["rate"],
+                    "pcie": _throughput.pcie_gbps(card["pcie"]["speed_gts"], card["pcie"]["width"]),
+                    "speed": card["speed_mbps"],
+                }
     return result
 
 
 def rdma_words(program: str, test: str, device: dict[str, t.Any], where: int, seconds: int) -> list[str]:
     words = [program, "-d", device["name"], "-p", str(where), "-F"]
     words += ["-x", str(device["gid"])] if device["gid"] is not None else []
-    return [*words, "-D", str(seconds), *(["--report_gbits"] if test == "ib_write_bw" else [])]
+    return [*words, "-D", str(seconds), *RDMA_TESTS[test][1]]
 
 
 class Tools:
@@ -131,6 +146,9 @@ class Tools:
         self.not_checked = []
         if self.iperf3 is None:
             self.not_checked.append("TCP: not checked: no iperf3; install it")
+        without = [link["interface"] for link in self.links if link["interface"] not in self.rdma]
+        if without and self.rdma:
+            self.not_checked += [f"RDMA on {interface}: not checked: no RDMA device" for interface in without]
         if not self.rdma:
             self.not_checked.append("RDMA: not checked: no RDMA device")
         elif None in self.perftest.values():
@@ -139,7 +157,12 @@ class Tools:
     def tests_of(self, interface: str) -> dict[str, str]:
         """Programs for RDMA tests of one link."""
         ready = interface in self.rdma and None not in self.perftest.values()
-        return {test: str(program) for test, program in self.perftest.items()} if ready else {}
+        return {test: str(self.perftest[program]) for test, (program, _more) in RDMA_TESTS.items()} if ready else {}
+
+    def halves(self, interface: str) -> int:
+        """How many RDMA devices share the cable of *interface*."""
+        places = {name: _fabric.fabric_name(name) or (name, 0) for name in self.rdma}
+        return sum(place[0] == places[interface][0] for place in places.values())
 
 
 def servers(tools: Tools, seconds: int) -> dict[str, list[str]]:
@@ -203,27 +226,24 @@ async def rdma(
     program = tools.tests_of(name)[test]
     words = rdma_words(program, test, tools.rdma[name], port(test, peer["interface"]), module.params["seconds"])
     out = ""
+    end = time.monotonic() + module.params["seconds"] + 20
     for _attempt in range(5):  # the server starts anew after each client
-        out = await run([*words, peer["ip"]], module.params["seconds"] + 20)
-        if _throughput.write_bandwidth(out) or _throughput.write_latency(out):
+        out = await run([*words, peer["ip"]], max(1.0, end - time.monotonic())) or out
+        if _throughput.write_bandwidth(out) or _throughput.write_latency(out) or time.monotonic() > end:
             break
         await asyncio.sleep(0.3)
     found = {"test": test, "interface": name, "peer": peer["node"], "device": tools.rdma[name]["name"]}
+    trouble = _throughput.perftest_error(out) or "no answer"
     if test == "ib_write_lat":
         figure = _throughput.write_latency(out)
-        return {**found, "microseconds": figure, "verdict": "recorded" if figure else _throughput.NOT_MEASURED}
-    speed = Host().line(f"/sys/class/net/{name}/speed")
-    halves = len(
-        [
-            other
-            for other in tools.rdma
-            if (_fabric.fabric_name(other) or (0,))[0] == (_fabric.fabric_name(name) or (0,))[0]
-        ]
-    )
-    judged = _throughput.rail(
-        _throughput.write_bandwidth(out), tools.rdma[name]["rate"], halves, float(speed) if speed else None
-    )
-    return {**found, **judged}
+        judged = {"microseconds": figure, "verdict": "recorded" if figure else _throughput.NOT_MEASURED, "hint": None}
+    else:
+        figure = _throughput.write_bandwidth(out)
+        if figure and test == "ib_write_bw_both_ways":
+            figure = round(figure / 2, 2)  # perftest gives the sum
+        device = tools.rdma[name]
+        judged = _throughput.rail(figure, device["rate"], tools.halves(name), device["speed"], device["pcie"])
+    return {**found, **judged, **({} if figure else {"hint": trouble})}
 
 
 async def measure(module: AnsibleModule, tools: Tools) -> list[dict[str, t.Any]]:

@@ -11,6 +11,8 @@ short_description: Prove every rail with pings that may not be fragmented
 description:
   - Pings every peer on every link with packets that fill the link's MTU, and with small ones to tell a dead link from a
     wrong MTU. Success is judged by the replies, never by an error text.
+  - Where pings come back a TCP connection is asked for too, on a port where nobody listens, since a firewall may let
+    pings in and nothing else. The peer's own refusal is the answer that is wanted.
   - Nodes that are reached over others are pinged end to end in the same way, with the smallest MTU on the way.
   - Every neighbour is asked once before that, so that the address tables are filled when the first engine starts.
   - Run it on every node, so that both directions are tried.
@@ -114,14 +116,18 @@ RETURN = r"""
 proofs:
   description:
     - One entry per peer and link, then per far node and rail, with payload bytes, pings sent and received, mean round
-      trip in ms, verdict (V(ok), V(mtu), V(no reply), and V(cut off) where the node before it does not answer).
+      trip in ms, what TCP said, verdict (V(ok), V(mtu), V(no reply), V(firewall), and V(cut off) where the node before
+      it does not answer).
   returned: always
   type: list
   elements: dict
 """
 
 import asyncio
+import errno
 import json
+import random
+import socket
 import time
 import typing as t
 
@@ -130,6 +136,9 @@ from ansible_collections.tandem.spark.plugins.module_utils import _ping
 
 DEADLINE_S = 5
 AT_ONCE = 16
+TCP_S = 2.5  # a lost first packet is sent again after one second
+PORTS = (20000, 29999)  # below those that Linux gives to connections by itself
+REFUSED = "refused by the node itself"
 
 
 async def ping(command: list[str]) -> str:
@@ -139,6 +148,21 @@ async def ping(command: list[str]) -> str:
     )
     out, _nothing = await process.communicate()
     return out.decode("utf-8", "replace")
+
+
+def knock(interface: str | None, address: str, port: int) -> str:
+    """What a TCP connection to *port* meets. A kernel that gets the packet accepts it or refuses it by a reset."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asking:
+        asking.settimeout(TCP_S)
+        try:
+            if interface is not None:
+                asking.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+            asking.connect((address, port))
+        except socket.timeout:  # TimeoutError since Python 3.10
+            return "no answer"
+        except OSError as error:
+            return REFUSED if error.errno == errno.ECONNREFUSED else str(error.strerror or error)
+    return "connected"
 
 
 def wait_for_addresses(module: AnsibleModule) -> None:
@@ -174,6 +198,13 @@ async def prove(program: str, target: dict[str, t.Any], count: int) -> dict[str,
         small = _ping.received(output)
         if small and small[1]:
             proof["verdict"] = "mtu"
+    proof["tcp"] = None
+    if proof["verdict"] == "ok":
+        port = random.randint(*PORTS)
+        loop = asyncio.get_running_loop()
+        proof["tcp"] = await loop.run_in_executor(None, knock, target["interface"], target["peer_ip"], port)
+        if proof["tcp"] not in (REFUSED, "connected"):
+            proof["verdict"] = "firewall"
     return proof
 
 
@@ -241,6 +272,12 @@ def cut_off(proofs: list[dict[str, t.Any]]) -> dict[str, list[str]]:
 def sentence(node: str, proof: dict[str, t.Any], mtu: int) -> str:
     there = " ".join(filter(None, [proof["peer"], proof["peer_interface"]]))
     where = " ".join(filter(None, [node, proof["interface"], "to", there])) + f" ({proof['peer_ip']})"
+    if proof["verdict"] == "firewall":
+        through = "".join(f", {name}" for name in proof["through"])
+        return (
+            f"{where}: pings pass and TCP does not ({proof['tcp']}); wanted every port open between the nodes. A "
+            f"firewall drops it on {proof['peer']}{through}: see `nft list ruleset` there, and fabric_firewall"
+        )
     if proof["through"] and proof["verdict"] == "mtu":
         return (
             f"{where}: small pings pass, {proof['payload_bytes']}-byte ones do not; wanted mtu {mtu} on every cable "
@@ -256,7 +293,10 @@ def sentence(node: str, proof: dict[str, t.Any], mtu: int) -> str:
             f"{where}: small pings pass, {proof['payload_bytes']}-byte ones do not; wanted mtu {mtu} on both ends and "
             "on any switch between them"
         )
-    return f"{where}: no reply; wanted one. Is the cable in these two cages, and is the other node up?"
+    return (
+        f"{where}: no reply; wanted one. Is the cable in these two cages, is the other node up, and does its firewall "
+        "let this in?"
+    )
 
 
 def main() -> t.NoReturn:

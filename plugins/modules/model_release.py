@@ -42,7 +42,7 @@ options:
     description:
       - Read every byte again. Without it, a file whose inode, size and times are those of its last full verification is
         trusted and not read.
-      - Publishing always reads every byte.
+      - Publishing always reads every byte, but those that O(proof) says were read already in this run.
     type: bool
     default: false
   root:
@@ -60,6 +60,15 @@ options:
     type: list
     elements: str
     default: []
+  proof:
+    description:
+      - The file in which M(tandem.spark.model_replicate) noted what it hashed while it arrived. A file whose inode,
+        size and times are still those of that moment is not read again. A proof of another run or manifest counts for
+        nothing.
+    type: path
+  run:
+    description: Name of the run that O(proof) must be of.
+    type: str
   state:
     description: V(published), V(absent), V(pruned), or only looked at.
     type: str
@@ -94,7 +103,9 @@ digest:
   returned: success
   type: str
 checked:
-  description: V(full) when every byte was read, V(trusted) when unchanged files were not read again.
+  description:
+    - V(full) when every byte was read, V(trusted) when unchanged files were not read again, V(arrived) when files that
+      were read as they arrived in this run were not read again.
   returned: success
   type: str
 files_read:
@@ -111,22 +122,17 @@ bytes:
   type: int
 """
 
-import json
 import os
 import shutil
+import stat
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.tandem.spark.plugins.module_utils import _manifest, _release, _structure
-from ansible_collections.tandem.spark.plugins.module_utils._files import read_text, replace, sync_directory
+from ansible_collections.tandem.spark.plugins.module_utils import _manifest, _release, _replicate, _structure
+from ansible_collections.tandem.spark.plugins.module_utils._files import read_text, sync_directory
 
 # What the running rank was started from, as the launcher notes it.
 RANK_STATE = "/run/tandem/rank.json"
-
-
-def trust_file(path: str) -> str:
-    parent, name = os.path.split(path)
-    return os.path.join(parent, f".{name}.verified.json")
 
 
 def read_manifest(path: str) -> dict[str, t.Any] | None:
@@ -134,34 +140,29 @@ def read_manifest(path: str) -> dict[str, t.Any] | None:
     return None if text is None else _manifest.load(text, os.path.join(path, _manifest.FILE_NAME))
 
 
-def remember(path: str, manifest: dict[str, t.Any]) -> None:
-    """Note what was verified in full, so that the next look need not read it again."""
-    found, _dangling = _manifest.walk(path)
-    keys = {entry["path"]: _manifest.trust_key(found[entry["path"]]) for entry in manifest["files"]}
-    statement = {"digest": manifest["digest"], "files": keys}
-    replace(trust_file(path), json.dumps(statement).encode() + b"\n", 0o644)
-
-
-def trusted(path: str, manifest: dict[str, t.Any]) -> dict[str, list[int]]:
-    try:
-        with open(trust_file(path), encoding="utf-8") as handle:
-            statement = json.load(handle)
-        return dict(statement["files"]) if statement["digest"] == manifest["digest"] else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
 def make_readable(directory: str) -> None:
     """The engine runs as another account, so whatever root's umask was, everybody may read a release."""
     for parent, _directories, names in os.walk(directory):
         os.chmod(parent, 0o755)
         for name in names:
-            if not os.path.islink(os.path.join(parent, name)):
-                os.chmod(os.path.join(parent, name), 0o644)
+            path = os.path.join(parent, name)
+            # A mode that is set again moves the file's ctime, and with it away from its proof.
+            if not os.path.islink(path) and stat.S_IMODE(os.lstat(path).st_mode) != 0o644:
+                os.chmod(path, 0o644)
 
 
-def look(path: str, revision: str | None, digest: str | None, full: bool) -> dict[str, t.Any]:
-    """What is at *path*, compared with its own manifest and with what is wanted."""
+def look(
+    path: str,
+    revision: str | None,
+    digest: str | None,
+    full: bool,
+    proof: tuple[str, str] | None = None,
+    noted: dict[str, list[int]] | None = None,
+) -> dict[str, t.Any]:
+    """What is at *path*, compared with its own manifest and with what is wanted.
+
+    *proof*: file and run in which files were hashed as they arrived. *noted*: filled with what need not be read again.
+    """
     result: dict[str, t.Any] = {
         "present": False,
         "digest": None,
@@ -179,10 +180,15 @@ def look(path: str, revision: str | None, digest: str | None, full: bool) -> dic
         return dict(result, reason=f"{path} is of revision {manifest['model'].get('revision')}, wanted {revision}")
     if digest and manifest["digest"] != digest:
         return dict(result, reason=f"{path} has the manifest digest {manifest['digest']}, wanted {digest}")
+    keys = None if full else _manifest.read_trust(path, manifest)
+    if proof:
+        keys = _replicate.read_proof(*proof, manifest["digest"])
     try:
-        difference, read = _manifest.compare(path, manifest, None if full else trusted(path, manifest))
+        difference, read = _manifest.compare(path, manifest, keys, noted)
     except OSError as error:
         return dict(result, reason=f"{path}: a file cannot be read: {error}")
+    if proof and keys and read < len(manifest["files"]):
+        result["checked"] = "arrived"
     result.update(files_read=read, bytes=sum(entry["size"] for entry in manifest["files"]))
     if difference:
         return dict(result, reason=f"{path}: {difference.text()}")
@@ -206,8 +212,7 @@ def erase(root: str, path: str) -> list[str]:
     shutil.rmtree(aside, ignore_errors=True)
     os.rename(path, aside)
     shutil.rmtree(aside)
-    if os.path.exists(trust_file(path)):
-        os.unlink(trust_file(path))
+    _manifest.forget_trust(path)
     without = orphans(root, path)
     for orphan in without:
         shutil.rmtree(orphan)
@@ -285,9 +290,12 @@ def main() -> t.NoReturn:
             "keep": {"type": "int", "default": 2},
             "needed": {"type": "list", "elements": "str", "default": []},
             "state": {"type": "str", "choices": ["published", "query", "absent", "pruned"], "default": "query"},
+            "proof": {"type": "path"},
+            "run": {"type": "str"},
         },
         supports_check_mode=True,
         required_if=[("state", "published", ("staging",))],
+        required_together=[("proof", "run")],
     )
     path: str = module.params["path"]
     staging: str = module.params["staging"]
@@ -296,19 +304,20 @@ def main() -> t.NoReturn:
     if module.params["state"] == "pruned":
         prune(module, path)
     wanted = (module.params["revision"], module.params["digest"])
-    state = look(path, *wanted, full=module.params["full"])
+    noted: dict[str, list[int]] = {}
+    state = look(path, *wanted, full=module.params["full"], noted=noted)
     if module.params["state"] == "query" or state["present"]:
         if state["present"] and state["files_read"] and not module.check_mode:
-            manifest = read_manifest(path)
-            if manifest:
-                remember(path, manifest)
+            _manifest.write_trust(path, state["digest"], noted)
         module.exit_json(changed=False, **state)
     before = state["digest"]
     if module.check_mode:
         module.exit_json(changed=True, diff=difference(path, before, "a verified release"), **state)
 
     make_readable(staging)
-    candidate = look(staging, *wanted, full=True)
+    proof = (module.params["proof"], module.params["run"]) if module.params["proof"] else None
+    noted = {}
+    candidate = look(staging, *wanted, full=True, proof=proof, noted=noted)
     if not candidate["present"]:
         module.fail_json(msg=f"not published: {candidate['reason']}. The release at {path} was left as it is.")
     broken = _structure.problems(staging)
@@ -324,9 +333,9 @@ def main() -> t.NoReturn:
         os.rename(staging, path)
         sync_directory(os.path.dirname(path))
         shutil.rmtree(old, ignore_errors=True)
-        manifest = read_manifest(path)
-        if manifest:
-            remember(path, manifest)
+        _manifest.write_trust(path, candidate["digest"], noted)
+        if proof and os.path.exists(proof[0]):
+            os.unlink(proof[0])
     except OSError as error:
         module.fail_json(msg=f"{path}: cannot be published: {error}")
     module.exit_json(changed=True, diff=difference(path, before, candidate["digest"]), **candidate)

@@ -72,7 +72,7 @@ reason:
 checked:
   description: >-
     How the files were checked: V(content) re-read every byte, V(size) compared sizes with the record that was
-    checked in full when the environment was made.
+    checked in full when the environment was made, and re-read every file that was changed after that.
   returned: success
   type: str
 distributions:
@@ -131,6 +131,7 @@ def look(module: AnsibleModule, path: str, lock_sha256: str | None, full: bool =
     site = site_packages(path)
     try:
         with open(os.path.join(path, STATEMENT), encoding="utf-8") as handle:
+            made_ns = os.fstat(handle.fileno()).st_ctime_ns
             statement = dict(json.load(handle))
     except FileNotFoundError:
         return dict(nothing, reason=f"no environment at {path}")
@@ -144,7 +145,7 @@ def look(module: AnsibleModule, path: str, lock_sha256: str | None, full: bool =
         records = read_records(site)
     except (OSError, RecordError) as error:
         return dict(nothing, reason=str(error))
-    wrong = wrong_files(site, records, full)
+    wrong = wrong_files(site, records, full, made_ns)
     if wrong:
         return dict(nothing, reason=f"{len(wrong)} file(s) missing or altered, the first is {wrong[0]}")
     version = interpreter_version(module, os.path.join(path, "venv", "bin", "python"))

@@ -58,6 +58,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {
     "gpu.other_processes": ("other programs compute on the GPU", f"{HARDWARE} section 11"),
     "memory.unknown": ("memory could not be read", "https://github.com/unslothai/unsloth/pull/10703"),
     "memory.below_plan": ("less memory than the recipe needs", f"{HARDWARE} sections 2 and 8"),
+    "memory.does_not_fit": ("the model does not fit", "issue 5, item 7"),
     "memory.total_unusual": ("memory is not that of a Spark", f"{HARDWARE} section 1.3"),
     "memory.page_cache": ("page cache holds memory that the driver cannot take", f"{HARDWARE} section 2"),
     "memory.fragmented": ("little of the free memory is in blocks of 2 MiB", f"{HARDWARE} section 2"),

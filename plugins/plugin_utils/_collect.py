@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.tandem.spark.plugins.plugin_utils import _engines
+
 
 def names(deployment: dict[str, t.Any]) -> list[str]:
     """Node names in rank order."""
@@ -48,8 +50,21 @@ def missing_packages(dpkg: str, wanted: list[str]) -> list[str]:
     return [name for name in wanted if name not in installed]
 
 
-def failed_start(states: dict[str, t.Any], failure: dict[str, t.Any]) -> str:
-    """What to say when the group did not start: the failure, then the state and last lines of every rank."""
+def login_shell(passwd: t.Mapping[str, t.Any], account: str) -> str:
+    """The shell with which somebody logs in as *account*; ``""`` when nobody does or there is no such account.
+
+    *passwd* is what ``ansible.builtin.getent`` gives: name to (password, uid, gid, name, home, shell).
+    """
+    entry = passwd.get(account)
+    if not entry:
+        return ""
+    # An empty field means /bin/sh, see passwd(5).
+    shell = str(entry[5]) or "/bin/sh"
+    return "" if shell.rpartition("/")[2] in ("nologin", "false") else shell
+
+
+def failed_start(states: dict[str, t.Any], failure: dict[str, t.Any], engine: str = "") -> str:
+    """What to say when the group did not start: the failure, what *engine*'s known log lines mean, then every rank."""
     parts = [str(failure.get("msg") or "The group did not start.")]
     for name, state in states.items():
         if not state:
@@ -60,4 +75,5 @@ def failed_start(states: dict[str, t.Any], failure: dict[str, t.Any]) -> str:
             f"--- {name}: unit {unit.get('ActiveState')}, result {unit.get('Result')}, exit status "
             f"{unit.get('ExecMainStatus')}; last lines:\n{state.get('journal') or '(none)'}"
         )
-    return "\n".join(parts)
+    log = "\n".join([parts[0], *(str(state.get("journal") or "") for state in states.values() if state)])
+    return "\n".join([*parts[:1], *_engines.explain(engine, log), *parts[1:]])

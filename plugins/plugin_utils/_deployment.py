@@ -125,7 +125,7 @@ def build(
     if not trouble and built:
         problems += _fabric_carry.nccl_problems(fabric, engine_name, nccl)
         problems += _fabric_carry.carries(
-            fabric, engine_name, recipe["tensor_parallel"], by_layers=engine_name in _engines.SPLIT_BY_LAYERS
+            fabric, engine_name, recipe["tensor_parallel"], by_layers=_engines.by_layers(recipe)
         )
     meeting = fabric.get("rendezvous_ip") if len(built) > 1 else None
     if meeting and meeting.startswith(NOT_A_PEER_ADDRESS):
@@ -145,14 +145,7 @@ def build(
             f"nodes; {f'it stands for {stands_for} now; ' if stands_for else ''}set tandem_model_revision"
             + (", or model_revision_resolve: true to take and record what a branch stands for" if revision else "")
         )
-    adapter = _engines.ADAPTERS.get(recipe["engine"]["name"])
-    if adapter is None:
-        problems.append(
-            f"engine: found {recipe['engine']['name']!r} in recipe {recipe['name']}, wanted one that this release can "
-            f"launch: {', '.join(sorted(_engines.ADAPTERS))}"
-        )
-    else:
-        problems += adapter.problems(recipe)
+    problems += _engines.problems(recipe)
     if problems:
         return {}, problems
 

@@ -55,9 +55,11 @@ def refusal(
 ) -> str:
     """What the stage says at its end: the problems of all nodes, who is cut off, and what became of the change.
 
-    *results*: per node ``problems`` (texts) and ``reverted`` (whether a change was taken back there).
+    *results*: per node ``problems`` (texts), ``closed`` (where a firewall there drops packets of the fabric) and
+    ``reverted`` (whether a change was taken back there).
     """
     lines = [f"- {problem}" for result in results.values() for problem in result.get("problems", []) if problem]
+    lines += [f"- {text}" for result in results.values() for text in result.get("closed", [])]
     for name in lost:
         lines.append(f"- {name}: was not reached on its management address; wanted an answer. Is it up?")
     lines += [f"- {sentence}" for sentence in cut_off(deployment["nodes"], lost)]
@@ -72,13 +74,17 @@ def refusal(
 def results(
     hostvars: t.Mapping[str, t.Any], deployment: t.Mapping[str, t.Any], keys: t.Sequence[str], reverted: str
 ) -> dict[str, dict[str, t.Any]]:
-    """For :func:`refusal`: the messages of the registered results *keys* that failed, and of *reverted*."""
+    """For :func:`refusal`: the messages of the registered results *keys* that failed, and of *reverted*; and whether
+    any of them changed something.
+    """
     found = {}
     for node in deployment["nodes"]:
         variables = hostvars[node["name"]]
         taken = [variables.get(key) or {} for key in keys]
         found[node["name"]] = {
             "problems": [str(r["msg"]) for r in taken if r.get("failed") and r.get("msg") and not r.get("unreachable")],
+            "closed": [str(text) for r in taken for text in r.get("closed") or []],
+            "changed": any(r.get("changed") for r in taken),
             "reverted": bool((variables.get(reverted) or {}).get("changed")),
         }
     return found
@@ -90,11 +96,11 @@ def lost(hostvars: t.Mapping[str, t.Any], deployment: t.Mapping[str, t.Any], key
     return [name for name, result in found.items() if not result or result.get("unreachable")]
 
 
-def nccl_verdict(result: t.Mapping[str, t.Any], topology: str) -> dict[str, t.Any] | str:
-    """The verdict over the registered *result* of an nccl-tests command."""
-    if "rc" not in result:
-        return "not checked: fabric_nccl_command is empty, or this is not the head"
-    found = _throughput.nccl(f"{result.get('stdout', '')}\n{result.get('stderr', '')}", topology)
+def nccl_verdict(
+    result: t.Mapping[str, t.Any], topology: str, logs: t.Mapping[str, str | None] | None = None
+) -> dict[str, t.Any]:
+    """The verdict over the registered *result* of an nccl-tests program, and the *logs* of all its ranks."""
+    found = _throughput.nccl(f"{result.get('stdout', '')}\n{result.get('stderr', '')}", topology, logs)
     if result["rc"] != 0 and found["verdict"] != _throughput.NOT_MEASURED:
         found.update(verdict="failed", hint=f"the command ended with status {result['rc']}")
     return found

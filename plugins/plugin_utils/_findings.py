@@ -66,6 +66,7 @@ def _run(review: Review, waivers: Waivers) -> list[Finding]:
         _review_node.check(review, name)
     _review_group.lockstep(review)
     _review_group.clocks(review)
+    _review_group.memory_fit(review)
     if review.size > 1:
         _review_fabric.links(review)
     if review.unchecked:

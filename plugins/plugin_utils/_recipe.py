@@ -13,6 +13,7 @@ same messages as a task: unknown keys, wrong types and missing keys are all name
 from __future__ import annotations
 
 import os
+import re
 import typing as t
 
 import yaml
@@ -21,6 +22,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 COLLECTION_RECIPES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "recipes")
 
 SOURCES = ("huggingface", "modelscope", "http", "directory", "bundle")
+SPLITS = ("tensors", "layers")
 CHECKS = ("ready", "unauthorised", "models", "chat", "tool_call", "stream")
 
 SPEC: dict[str, t.Any] = {
@@ -38,6 +40,14 @@ SPEC: dict[str, t.Any] = {
             "served_name": {"type": "str", "required": True},
             "size_bytes": {"type": "int", "required": True},
             "licence": {"type": "str", "default": ""},
+            "file": {"type": "str", "default": ""},
+            "attention_heads": {"type": "list", "elements": "int", "default": []},
+            # What tells a quantised copy from the publisher's own, and the manifest of this very revision.
+            "quantization": {
+                "type": "dict",
+                "options": {"method": {"type": "str", "required": True}, "bits": {"type": "int"}},
+            },
+            "digest": {"type": "str"},
         },
     },
     "engine": {
@@ -50,9 +60,26 @@ SPEC: dict[str, t.Any] = {
             "python": {"type": "str", "required": True},
             "size_bytes": {"type": "int", "default": 0},
             "packages": {"type": "list", "elements": "str", "default": []},
+            "backend": {"type": "str", "default": ""},
             "arguments": {"type": "dict", "default": {}},
+            "helper_arguments": {"type": "dict", "default": {}},
             "environment": {"type": "dict", "default": {}},
             "rank_environment": {"type": "list", "elements": "dict", "default": []},
+            "launch": {
+                "type": "dict",
+                "options": {
+                    "program": {"type": "str", "required": True},
+                    "sha256": {"type": "str", "required": True},
+                    "head": {"type": "list", "elements": "str", "required": True},
+                    "worker": {"type": "list", "elements": "str", "default": []},
+                    "split": {"type": "str", "choices": list(SPLITS), "default": "tensors"},
+                    "key_variable": {"type": "str", "default": ""},
+                    "key_file_flag": {"type": "str", "default": ""},
+                    "health": {"type": "str", "default": "/health"},
+                    "models": {"type": "str", "default": "/v1/models"},
+                    "chat": {"type": "str", "default": "/v1/chat/completions"},
+                },
+            },
         },
     },
     "memory": {
@@ -62,6 +89,9 @@ SPEC: dict[str, t.Any] = {
         "options": {
             "minimum_total_bytes": {"type": "int", "default": 0},
             "minimum_available_bytes": {"type": "int", "default": 0},
+            "reserve_bytes": {"type": "int"},
+            "runtime_bytes": {"type": "int"},
+            "kv_dtype": {"type": "str"},
         },
     },
     "serve": {
@@ -92,6 +122,9 @@ SPEC: dict[str, t.Any] = {
     },
     "sources": {"type": "list", "elements": "str", "default": []},
 }
+
+OPTIONAL = ("quantization", "digest")
+DIGEST = re.compile(r"[0-9a-f]{64}")
 
 # What each kind of acceptance check cannot do without.
 CHECK_NEEDS = {"chat": ("prompt", "expect"), "tool_call": ("prompt", "tool", "arguments"), "stream": ("prompt",)}
@@ -153,7 +186,7 @@ def validate(data: t.Any, where: str) -> dict[str, t.Any]:
     """Check *data* against the schema and fill in defaults; every problem stands in one RecipeError."""
     if not isinstance(data, dict):
         raise RecipeError(f"recipe {where}: found {type(data).__name__}, wanted a mapping with name, model, engine, …")
-    problems = _unusable_keys(data) + _misshapen(data)
+    problems = _unusable_keys(data) + _misshapen(data, SPEC)
     if not problems:
         result = ArgumentSpecValidator(SPEC).validate(_without_nulls(data, SPEC))
         problems = list(result.error_messages)
@@ -162,6 +195,8 @@ def validate(data: t.Any, where: str) -> dict[str, t.Any]:
         problems = _numbers_for_text(data) + _semantics(recipe)
     if problems:
         raise RecipeError(f"recipe {where}: " + "; ".join(problems))
+    # What a recipe does not say is no part of the deployment, whose digest decides about restarts.
+    recipe["model"] = {key: value for key, value in recipe["model"].items() if key not in OPTIONAL or value is not None}
     return recipe
 
 
@@ -177,17 +212,19 @@ def _unusable_keys(value: t.Any, place: str = "") -> list[str]:
     return found + [problem for key, item in value.items() for problem in _unusable_keys(item, f"{place}{key}.")]
 
 
-def _misshapen(data: dict[str, t.Any]) -> list[str]:
+def _misshapen(data: dict[str, t.Any], specification: dict[str, t.Any], place: str = "") -> list[str]:
     """Sections that are no mapping or no list of mappings; the validator would fall over them."""
-    found = []
-    for key, spec in SPEC.items():
+    found: list[str] = []
+    for key, spec in specification.items():
         value = data.get(key)
         if value is None or "options" not in spec:
             continue
         if spec["type"] == "dict" and not isinstance(value, dict):
-            found.append(f"{key}: found {value!r}, wanted a mapping")
+            found.append(f"{place}{key}: found {value!r}, wanted a mapping")
+        elif spec["type"] == "dict":
+            found += _misshapen(value, spec["options"], f"{place}{key}.")
         elif spec["type"] == "list" and not (isinstance(value, list) and all(isinstance(v, dict) for v in value)):
-            found.append(f"{key}: found {value!r}, wanted a list of mappings")
+            found.append(f"{place}{key}: found {value!r}, wanted a list of mappings")
     return found
 
 
@@ -230,6 +267,9 @@ def _semantics(recipe: dict[str, t.Any]) -> list[str]:
             f"engine.rank_environment: found {len(recipe['engine']['rank_environment'])} entries, wanted none or "
             f"{recipe['nodes']} (one per rank)"
         )
+    digest = recipe["model"]["digest"]
+    if digest is not None and not DIGEST.fullmatch(digest):
+        problems.append(f"model.digest: found {digest!r}, wanted the manifest's digest (64 hex digits)")
     names = [check["name"] for check in recipe["acceptance"]]
     problems += [
         f"acceptance: the name {name!r} stands twice" for name in sorted({n for n in names if names.count(n) > 1})

@@ -13,8 +13,9 @@ import re
 import typing as t
 
 from ansible_collections.tandem.spark.plugins.module_utils import _version
+from ansible_collections.tandem.spark.plugins.plugin_utils import _memory_plan
 from ansible_collections.tandem.spark.plugins.plugin_utils._advisories import value
-from ansible_collections.tandem.spark.plugins.plugin_utils._review import Review, conjoin
+from ansible_collections.tandem.spark.plugins.plugin_utils._review import Review, conjoin, gib
 
 NOT_INSTALLED = "not installed"
 CLOCK_LIMIT = 2.0  # seconds; one node 12 s off was seen (reference: hardware, section 6)
@@ -230,3 +231,30 @@ def clocks(review: Review) -> None:
         synchronised = value(review.facts[name], "spark_platform.time.synchronised")
         if name not in spans and synchronised is not True:
             review.not_checked("clock against the other nodes", name)
+
+
+def memory_fit(review: Review) -> None:
+    """Whether the model fits into the memory of the nodes; its shape is that on record, if there is one."""
+    if "shape" not in review.deployment:
+        return
+    totals = {name: value(facts, "spark_memory.total_bytes") for name, facts in review.facts.items()}
+    if len(totals) < review.size or None in totals.values():
+        return  # a finding of its own already
+    model = review.deployment["shape"]
+    if not isinstance(model, t.Mapping):
+        for name in totals:
+            review.not_checked("whether the model fits into memory, since its shape is not on record", name)
+        return
+    answer = _memory_plan.memory_fit(model, review.recipe, totals)
+    if answer["fits"]:
+        return
+    least = min(totals.values())
+    fitting = "; or ".join(entry["change"] for entry in answer["alternatives"]) or "a smaller model or more nodes"
+    review.add(
+        "memory.does_not_fit",
+        "slow" if answer["fits"] is None else "blocked",
+        [name for name, total in totals.items() if total == least],
+        f"{gib(least)} in total (MemTotal), {answer['refusal']}",
+        f"weights, states, KV cache and the reserve of recipe {review.recipe.get('name') or ''}".rstrip(),
+        f"what would fit: {fitting}; tandem.spark.plan shows the whole calculation",
+    )

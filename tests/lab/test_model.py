@@ -12,7 +12,6 @@ import json
 import os
 import random
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from controller import lose
 from hub import hub as hub_module
 from sparklab.names import ID_ENV, LAB_DIR
 
@@ -279,7 +279,7 @@ def begin(site: Site, **told: Any) -> subprocess.Popen[str]:
 
 
 def kill(running: subprocess.Popen[str]) -> None:
-    os.killpg(running.pid, signal.SIGKILL)
+    lose(running)
     running.communicate()
 
 

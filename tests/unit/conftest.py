@@ -162,9 +162,7 @@ def build_spark(root: pathlib.Path) -> Machine:
         "/boot/vmlinuz-6.17.0-1021-nvidia": "",
         "/boot/vmlinuz-6.17.0-1014-nvidia": "",
         "/etc/apt/apt.conf.d/20auto-upgrades": 'APT::Periodic::Unattended-Upgrade "1";\n',
-        "/etc/apt/apt.conf.d/51tandem": (
-            'Unattended-Upgrade::Package-Blacklist { "nvidia"; "libnvidia"; "cuda"; };\n'
-        ),
+        "/etc/apt/apt.conf.d/51tandem": ('Unattended-Upgrade::Package-Blacklist { "nvidia"; "libnvidia"; "cuda"; };\n'),
         "/etc/ufw/ufw.conf": "ENABLED=no\n",
         "/etc/netplan/40-cx7.yaml": "network: {ethernets: {enp1s0f0np0: {}, enP2p1s0f0np0: {}}}\n",
         "/usr/local/cuda/bin/.keep": "",

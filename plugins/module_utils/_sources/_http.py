@@ -60,9 +60,11 @@ def ask(
     if token and may_see_token(url, endpoint):
         # Not sent along when the server redirects to another place.
         request.add_unredirected_header("Authorization", f"Bearer {token}")
+    # Ansible's own open_url is not there in a unit of its own.
+    opener = urllib.request.build_opener()
     for attempt in range(ATTEMPTS):
         try:
-            return t.cast("http.client.HTTPResponse", urllib.request.build_opener().open(request, timeout=TIMEOUT_S))
+            return t.cast("http.client.HTTPResponse", opener.open(request, timeout=TIMEOUT_S))
         except urllib.error.HTTPError as error:
             if error.code not in BUSY or attempt == ATTEMPTS - 1:
                 raise

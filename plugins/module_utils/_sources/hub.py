@@ -150,7 +150,7 @@ def _watch(command: list[str], environment: dict[str, str], path: str, total: in
     watcher = threading.Thread(target=sample, daemon=True)
     watcher.start()
     try:
-        # A work also runs where there is no module.
+        # No module is there to ask: this runs in a unit of its own.
         done = subprocess.run(  # pylint: disable=ansible-bad-function
             command,
             env=environment,

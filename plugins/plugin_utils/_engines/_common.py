@@ -11,6 +11,17 @@ from __future__ import annotations
 import re
 import typing as t
 
+# Every rank holds an equal share of heads and of FP8 blocks: powers of two divide them, 3 seldom does.
+POWERS_OF_TWO = (1, 2, 4, 8)
+
+# Nothing is fetched or reported while an engine runs: weights are on the node's disk.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+
+# What systemd gives a unit.
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+HTTP = {"health": "/health", "models": "/v1/models", "chat": "/v1/chat/completions"}
+
 
 class ArgumentError(ValueError):
     """Engine arguments that cannot be rendered."""
@@ -46,6 +57,62 @@ def settings(environment: dict[str, t.Any]) -> dict[str, str]:
         if isinstance(value, (bool, dict, list)):
             raise ArgumentError(f"environment {name}: found {value!r}, wanted a text; put it in quotes")
     return {name: str(value) for name, value in environment.items() if value is not None and value != ""}
+
+
+def recipe_environment(engine: dict[str, t.Any], node: dict[str, t.Any]) -> dict[str, str]:
+    """What the recipe sets for all ranks, then what it sets for the rank of *node*."""
+    own = engine["rank_environment"][node["rank"]] if engine["rank_environment"] else {}
+    return {**settings(engine["environment"]), **settings(own)}
+
+
+def problems(
+    recipe: dict[str, t.Any],
+    *,
+    owned: t.Sequence[str],
+    backends: t.Sequence[str] = (),
+    sizes: t.Sequence[int] = (),
+    lock: bool = True,
+) -> list[str]:
+    """What every adapter asks of a recipe: a lock, flags that can be rendered and are the recipe's, a possible size."""
+    engine, who = recipe["engine"], f"recipe {recipe['name']}"
+    found = []
+    if lock and not engine["lock"]:
+        found.append(f"{who}: engine.lock: found none, wanted a lock with the wheels of the engine")
+    if engine["backend"] and engine["backend"] not in backends:
+        wanted = f"one of {', '.join(backends)}" if backends else "none"
+        found.append(f"{who}: engine.backend: found {engine['backend']!r}, wanted {wanted} for {engine['name']}")
+    taken = sorted(set(engine["arguments"]) & set(owned))
+    if taken:
+        found.append(f"{who}: engine.arguments sets {', '.join(taken)}, which follow from the inventory; remove them")
+    try:
+        for arguments in (engine["arguments"], engine["helper_arguments"]):
+            flags(arguments)
+        for environment in (engine["environment"], *engine["rank_environment"]):
+            settings(environment)
+    except ArgumentError as error:
+        found.append(f"{who}: engine.{error}")
+    return found + size_problems(recipe, sizes)
+
+
+def size_problems(recipe: dict[str, t.Any], sizes: t.Sequence[int]) -> list[str]:
+    """Whether a tensor-parallel group of that size can share the model's heads; unknown heads take a power of two."""
+    size, heads, who = recipe["tensor_parallel"], recipe["model"]["attention_heads"], f"recipe {recipe['name']}"
+    if not sizes:
+        return []
+    odd = [count for count in heads if count % size]
+    if odd:
+        return [
+            f"{who}: tensor_parallel: found {size}, which does not divide {odd[0]} attention heads of "
+            f"{recipe['model']['id']}; wanted a size that does, such as "
+            f"{max(n for n in (1, 2, 4, 8) if not odd[0] % n)}"
+        ]
+    if not heads and size not in sizes:
+        return [
+            f"{who}: tensor_parallel: found {size}, wanted {', '.join(map(str, sizes[:-1]))} or {sizes[-1]}: the "
+            "attention heads are shared evenly; take another number of nodes, or state model.attention_heads when "
+            f"{size} divides them"
+        ]
+    return []
 
 
 def network_environment(

@@ -82,12 +82,15 @@ def torch(folder: Path) -> None:
 
 
 def batches(pins: list[Pin], limit: float = 60.0) -> list[list[Pin]]:
-    """Split for parallel runs: big files alone and first, the small ones some megabytes together."""
+    """Split for parallel runs: big files alone and first, the small ones some megabytes together.
+
+    pip takes one version of a name at a time, and locks can want several.
+    """
     groups: list[list[Pin]] = []
     room = 0.0
     for pin in sorted(pins, key=lambda each: -each.megabytes):
         cost = pin.megabytes + 2.0  # every file also costs a look-up
-        if cost > room:
+        if cost > room or pin.name in {each.name for each in groups[-1]}:
             groups.append([])
             room = limit
         groups[-1].append(pin)

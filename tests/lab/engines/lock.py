@@ -12,7 +12,11 @@ NAME       what for                                                             
 sglang     the lab's engine: released SGLang beside a CPU build of torch, x86_64   tests/lab/engines/sglang/
 models     what makes the lab's models: a part of the same pins                    tests/lab/models/
 hub        the two hub clients, for lab and Spark: x86_64 and aarch64, 3.11, 3.12  roles/model/files/
-real       the engine of a real Spark: aarch64, Python 3.12, CUDA 13               recipes/locks/
+vllm       the lab's other engine: a CPU build of vLLM, with Ray, x86_64           tests/lab/engines/vllm/
+llama      the lab's llama.cpp, a wheel made of Debian's packages, x86_64          tests/lab/engines/llama/
+real       SGLang for a real Spark: aarch64, Python 3.12, CUDA 13                  recipes/locks/
+real-vllm  vLLM for a real Spark; real-vllm-ray: with Ray                          recipes/locks/
+convert    llm-compressor for a real Spark: aarch64, Python 3.12, CUDA 13          roles/convert/files/
 =========  ======================================================================  ====================================
 
 uv resolves; the hashes kept are those of the wheels that fit the target (``one_file``: of the best one only). Sources
@@ -43,7 +47,7 @@ from packaging.utils import parse_wheel_filename
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from engines import download, lockfile, shimwheel
+from engines import download, llama, lockfile, shimwheel
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -100,12 +104,71 @@ TARGETS = {
         machines=("x86_64", "aarch64"),
         glibc=34,
     ),
+    "vllm": Target(
+        output="tests/lab/engines/vllm/requirements.lock",
+        requirements="tests/lab/engines/vllm/requirements.in",
+        why="The lab's vLLM: a community's CPU build, with Ray, x86_64, Python 3.11, glibc >= 2.34.\n"
+        "# The complete closure: install it with --no-deps. What only a GPU needs is left out (excludes.txt).",
+        pythons=((3, 11),),
+        machines=("x86_64",),
+        glibc=34,
+        one_file=True,
+        local=True,
+    ),
+    "llama": Target(
+        output="tests/lab/engines/llama/requirements.lock",
+        requirements="tests/lab/engines/llama/requirements.in",
+        why="The lab's llama.cpp: llama-server and ggml-rpc-server of one build, x86_64. llama.py makes the wheel.",
+        pythons=((3, 11),),
+        machines=("x86_64",),
+        glibc=34,
+        one_file=True,
+        local=True,
+    ),
     "real": Target(
         output="recipes/locks/sglang-0.5.23-cp312-aarch64-cu130.lock",
         inline=("sglang==0.5.23", "uv==0.13.9"),
         why="SGLang 0.5.23 for a DGX Spark: aarch64, Python 3.12, glibc 2.39 (DGX OS 7, Ubuntu 24.04), CUDA 13.\n"
         "# torch 2.14.1 for aarch64 on PyPI is the +cu130 build; NCCL 2.30.7 comes with it as nvidia-nccl-cu13.\n"
         "# Wheels only: every package of the closure has one for aarch64, no source is built on the node.\n"
+        "# Resolved and hashed, not yet installed on a Spark.",
+        pythons=((3, 12),),
+        machines=("aarch64",),
+        glibc=39,
+    ),
+    "real-vllm": Target(
+        output="recipes/locks/vllm-0.33.0-cp312-aarch64-cu130.lock",
+        inline=("vllm==0.33.0", "uv==0.13.9"),
+        why="vLLM 0.33.0 for a DGX Spark: aarch64, Python 3.12, glibc 2.39 (DGX OS 7, Ubuntu 24.04), CUDA 13.\n"
+        "# For engine.backend mp; it does not need Ray. Resolved and hashed, not yet installed on a Spark.",
+        pythons=((3, 12),),
+        machines=("aarch64",),
+        glibc=39,
+    ),
+    "real-vllm-ray": Target(
+        output="recipes/locks/vllm-0.33.0-ray-2.60.0-cp312-aarch64-cu130.lock",
+        inline=("vllm==0.33.0", "ray[default]==2.60.0", "uv==0.13.9"),
+        why="vLLM 0.33.0 with Ray 2.60.0 for a DGX Spark, for engine.backend ray; else as the lock without Ray.\n"
+        "# Resolved and hashed, not yet installed on a Spark.",
+        pythons=((3, 12),),
+        machines=("aarch64",),
+        glibc=39,
+        constrained_by="recipes/locks/vllm-0.33.0-cp312-aarch64-cu130.lock",
+    ),
+    "convert-lab": Target(
+        output="tests/lab/engines/llmcompressor/requirements.lock",
+        requirements="tests/lab/engines/llmcompressor/requirements.in",
+        why="What converts models in the lab: llm-compressor with a CPU build of torch, x86_64, Python 3.11.",
+        pythons=((3, 11),),
+        machines=("x86_64",),
+        glibc=34,
+        one_file=True,
+        local=True,
+    ),
+    "convert": Target(
+        output="roles/convert/files/llmcompressor-0.14.0.1-cp312-aarch64.lock",
+        inline=("llmcompressor==0.14.0.1", "uv==0.13.9"),
+        why="llm-compressor 0.14.0.1 for a DGX Spark: aarch64, Python 3.12, glibc 2.39 (DGX OS 7), CUDA 13.\n"
         "# Resolved and hashed, not yet installed on a Spark.",
         pythons=((3, 12),),
         machines=("aarch64",),
@@ -252,7 +315,9 @@ def main() -> int:
         for name in args.names or TARGETS:
             target = TARGETS[name]
             if target.local and not wheels.exists():
-                shimwheel.build(wheels)
+                for shims in shimwheel.ALL:
+                    shims.build(wheels)
+                llama.make(Path(folder) / "packages", wheels)
                 download.torch(wheels)
             scratch = Path(folder) / name
             scratch.mkdir()

@@ -35,7 +35,7 @@ def test_locks_hold_what_the_project_says() -> None:
     engine = {pin.name: pin.version for pin in lockfile.read(assets.ENGINE_LOCK)}
     wanted = {"sglang": "0.5.23", "torch": "2.13.0+cpu", "triton": "3.9.0", "torchvision": "0.28.0"}
     assert wanted.items() <= engine.items()
-    assert {"uv", shimwheel.NAME} <= engine.keys()
+    assert {"uv", shimwheel.SGLANG.name} <= engine.keys()
     assert not {"torchaudio", "torchcodec", "sglang-kernel"} & engine.keys()
     models = {pin.name: pin for pin in lockfile.read(assets.MODELS_LOCK)}
     same = {pin.name: pin for pin in lockfile.read(assets.ENGINE_LOCK)}
@@ -82,6 +82,13 @@ def test_batches_put_big_files_alone_and_lose_none() -> None:
     assert [each.name for each in groups[0]] == ["triton"]
     assert sorted(each.name for group in groups for each in group) == sorted(each.name for each in pins)
     assert len(download.batches([pin(f"p{i}", 0.1) for i in range(100)])) == 4
+
+
+def test_no_batch_asks_pip_for_two_versions_of_a_name() -> None:
+    pins = [pin("numpy", 18.0), pin("numpy", 17.0), pin("six", 0.1), pin("six", 0.1)]
+    groups = download.batches(pins)
+    assert sorted(each.name for group in groups for each in group) == ["numpy", "numpy", "six", "six"]
+    assert all(len({each.name for each in group}) == len(group) for group in groups)
 
 
 @pytest.fixture

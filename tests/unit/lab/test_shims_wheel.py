@@ -14,38 +14,41 @@ from pathlib import Path
 import pytest
 from engines import lockfile, shimwheel
 
-LOCK = Path(shimwheel.__file__).resolve().parent / "sglang" / "requirements.lock"
+ENGINES = Path(shimwheel.__file__).resolve().parent
+SOURCE = ENGINES / "sglang" / "shims"
+OWN = [(shimwheel.SGLANG, "sglang"), (shimwheel.VLLM, "vllm"), (shimwheel.VLLM_NAME, "vllm")]
 
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    return shimwheel.build(tmp_path / "wheels")
+    return shimwheel.SGLANG.build(tmp_path / "wheels")
 
 
-def test_hash_stands_in_the_lock(wheel: Path) -> None:
-    (pin,) = [pin for pin in lockfile.read(LOCK) if pin.name == shimwheel.NAME]
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    assert pin.version == shimwheel.VERSION
-    assert pin.digests == {digest}, "the shims changed: run tests/lab/engines/lock.py sglang"
+@pytest.mark.parametrize(("shims", "engine"), OWN, ids=lambda each: getattr(each, "name", each))
+def test_hash_stands_in_the_lock(shims: shimwheel.Shims, engine: str, tmp_path: Path) -> None:
+    (pin,) = [pin for pin in lockfile.read(ENGINES / engine / "requirements.lock") if pin.name == shims.name]
+    digest = hashlib.sha256(shims.build(tmp_path).read_bytes()).hexdigest()
+    assert pin.version == shims.version
+    assert pin.digests == {digest}, f"the shims changed: run tests/lab/engines/lock.py {engine}"
 
 
 def test_same_bytes_from_another_checkout(wheel: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    for path in shimwheel.SOURCE.rglob("*"):
+    for path in SOURCE.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
-            target = copy / path.relative_to(shimwheel.SOURCE)
+            target = copy / path.relative_to(SOURCE)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
             target.chmod(0o600)
     (copy / "__pycache__").mkdir()
     (copy / "__pycache__" / "labvision.pyc").write_bytes(b"not a part of it")
-    assert shimwheel.build(tmp_path / "other", copy).read_bytes() == wheel.read_bytes()
+    assert shimwheel.SGLANG.build(tmp_path / "other", copy).read_bytes() == wheel.read_bytes()
 
 
 def test_no_shims_no_wheel(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="no shims"):
-        shimwheel.build(tmp_path / "out", tmp_path / "empty")
+        shimwheel.SGLANG.build(tmp_path / "out", tmp_path / "empty")
 
 
 def test_pip_accepts_it(wheel: Path, tmp_path: Path) -> None:

@@ -22,7 +22,13 @@ RECIPE = {
     "name": "small",
     "nodes": 2,
     "tensor_parallel": 2,
-    "model": {"id": "owner/Model", "revision": REVISION, "served_name": "model", "size_bytes": 1000},
+    "model": {
+        "id": "owner/Model",
+        "revision": REVISION,
+        "served_name": "model",
+        "size_bytes": 1000,
+        "attention_heads": [480],  # shared by any group of up to six
+    },
     "engine": {"name": "sglang", "version": "0.5.23", "lock": "x.lock", "python": "3.12", "size_bytes": 100},
     "acceptance": [{"check": "ready", "name": "ready"}],
 }

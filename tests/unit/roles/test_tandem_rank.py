@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -222,6 +223,93 @@ def test_c47_an_address_that_comes_later(launch, tmp_path):
     status, out = finish(launch(wait_for_address="192.0.2.1", key=None, wrapper=wrapper))
     assert status == 0, out
     assert time.monotonic() - began > 0.6
+
+
+# --- what other engines than SGLang need
+
+SLEEPS = "import signal, sys, time; print('helper up', flush=True); time.sleep(60)"
+
+
+def test_c51_the_key_as_a_variable_of_the_engine_only(launch, tmp_path):
+    seen = tmp_path / "seen"
+    helper = f"import os, time; open({str(seen)!r}, 'w').write(str('K' in os.environ)); time.sleep(60)"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"127.0.0.1:{server.getsockname()[1]}"
+        status, out = finish(
+            launch(
+                f"import os, sys, time\nwhile not os.path.exists({str(seen)!r}): time.sleep(0.05)\n"
+                "print('key', os.environ['K'], sys.argv[1:])",
+                key={"variable": "K"},
+                beside=[[sys.executable, "-c", helper]],
+                wait_for=[place],
+                wait_s=5,
+            )
+        )
+    assert status == 0 and "key *** ['--port', '1']" in out and KEY not in out
+    assert seen.read_text() == "False"
+
+
+def test_c51_the_key_as_a_file(launch, tmp_path):
+    engine = "import os, sys; p = sys.argv[-1]; print(sys.argv[-2], oct(os.stat(p).st_mode & 0o777), open(p).read())"
+    status, out = finish(launch(engine, key={"file_flag": "--api-key-file"}))
+    assert status == 0 and "--api-key-file 0o600 ***" in out and KEY not in out
+
+
+def test_files_of_the_engine(launch, tmp_path):
+    engine = f"print(open({str(tmp_path / 'run/vllm/names.json')!r}).read())"
+    status, out = finish(launch(engine, key=None, files={"vllm/names.json": ["A", "B"]}))
+    assert status == 0 and '["A", "B"]' in out
+
+
+def test_it_waits_until_the_other_ranks_listen(launch):
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{reserved.getsockname()[1]}"
+        process = launch("print('engine up', flush=True)", key=None, wait_for=[place], wait_s=30)
+        seen = read_until(process, f"waiting until {place} listens")
+        assert "engine up" not in seen
+        reserved.listen()
+        status, out = finish(process)
+    assert status == 0 and "engine up" in out
+
+
+def test_a_rank_that_never_listens(launch, tmp_path):
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{reserved.getsockname()[1]}"
+        status, out = finish(launch(key=None, wait_for=[place], wait_s=0.2))
+    assert status == 78 and f"nothing listens on {place} after 0.2 s" in out and "argv" not in out
+
+
+def test_a_helper_ends_with_the_engine(launch, tmp_path):
+    status, out = finish(launch("print('engine up')", key=None, beside=[[sys.executable, "-c", SLEEPS]]))
+    assert status == 0 and "engine up" in out and "ended with status 0" in out
+
+
+def test_a_helper_that_ends_takes_the_engine_along(launch):
+    helper = [sys.executable, "-c", "import sys; sys.stdin.readline(); sys.exit(3)"]
+    status, out = finish(launch("import time; time.sleep(60)", key=None, beside=[helper]))
+    assert status not in (0, 78) and f"{sys.executable} ended with status 3, so the rank ends too" in out
+
+
+def test_a_helper_that_ends_before_the_engine_starts(launch):
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{reserved.getsockname()[1]}"
+        status, out = finish(launch(key=None, beside=[["/bin/false"]], wait_for=[place], wait_s=30))
+    assert status == 78 and "/bin/false ended with status 1 before the engine was started" in out
+
+
+def test_c48_a_program_with_two_names(launch, tmp_path):
+    old = tmp_path / "rpc-server"
+    old.write_text("#!/bin/sh\necho old name $1\n")
+    old.chmod(0o755)
+    absent = str(tmp_path / "ggml-rpc-server")
+    status, out = finish(launch(argv=[absent, "word"], also=[str(old)], key=None))
+    assert status == 0 and "old name word" in out
+    old.unlink()
+    status, out = finish(launch(argv=[absent, "word"], also=[str(old)], key=None))
+    assert status == 78 and absent in out and str(old) in out and "engine stage" in out
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "\xff"], ids=repr)

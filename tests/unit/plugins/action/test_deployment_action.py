@@ -129,19 +129,19 @@ def test_empty_options_are_absent(deploy):
 
 
 def test_an_engine_that_this_release_cannot_launch(deploy, make_recipe):
-    result = deploy(recipe=make_recipe(engine__name="vllm", engine__lock=""))
-    assert result["failed"] and "vllm" in result["msg"] and "sglang" in result["msg"]
+    result = deploy(recipe=make_recipe(engine__name="trtllm", engine__lock=""))
+    assert result["failed"] and "trtllm" in result["msg"] and "sglang" in result["msg"]
 
 
 # --- a recipe that cannot be served, and cables
 
 
 def test_stages_before_the_engine_run_although_the_recipe_cannot_be_served(deploy, make_recipe):
-    recipe = make_recipe(engine__name="vllm", engine__lock="", model__revision="main")
+    recipe = make_recipe(engine__name="trtllm", engine__lock="", model__revision="main")
     result = deploy(recipe=recipe, served=False)
     found = result["ansible_facts"]["tandem_deployment"]
     assert "failed" not in result and [node["name"] for node in found["nodes"]] == ["spark-a", "spark-b"]
-    assert len(found["unserved"]) == len(result["warnings"]) == 2 and "vllm" in "".join(result["warnings"])
+    assert len(found["unserved"]) == len(result["warnings"]) == 2 and "trtllm" in "".join(result["warnings"])
     assert found["engine"] == {"packages": []} and len(found["digest"]) == 64
     assert deploy(recipe="none", served=False, recipe_paths=[])["ansible_facts"]["tandem_deployment"]["unserved"]
 

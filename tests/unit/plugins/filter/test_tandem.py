@@ -28,7 +28,8 @@ def test_every_filter_that_a_role_names_is_there():
 
 
 def test_no_filter_that_nobody_uses():
-    text = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("roles/**/*.yml"))
+    paths = [*ROOT.glob("roles/**/*.yml"), *ROOT.glob("playbooks/*.yml")]
+    text = "".join(path.read_text(encoding="utf-8") for path in paths)
     assert [name for name in FILTERS if f"tandem.spark.{name}" not in text] == []
 
 
@@ -43,7 +44,8 @@ def test_the_documentation_has_the_filters_parameters(name):
     _first, *others = inspect.signature(FILTERS[name]).parameters.values()
     assert documentation["name"] == name
     assert list(documentation["options"]) == ["_input", *(parameter.name for parameter in others)]
-    assert documentation["positional"].split(", ") == list(documentation["options"])
+    positional = [parameter.name for parameter in others if parameter.kind is not parameter.KEYWORD_ONLY]
+    assert documentation["positional"].split(", ") == ["_input", *positional]
     for parameter in others:
         option = documentation["options"][parameter.name]
         assert option["description"] and option["type"]

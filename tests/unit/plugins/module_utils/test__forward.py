@@ -54,7 +54,9 @@ def test_files():
     )
     docker = some["/etc/systemd/system/tandem-fabric-docker.service"][0].decode()
     assert "ExecStart=-/sbin/iptables -w -I DOCKER-USER -i enp1s0f0np0 -o enp1s0f1np1 -j ACCEPT" in docker
-    assert docker.count(" -D ") == docker.count(" -I ") == 2 and "After=docker.service" in docker
+    assert docker.count("ExecStart=-/sbin/iptables -w -D ") == docker.count(" -I ") == 2
+    assert docker.count("ExecStop=-/sbin/iptables -w -D ") == 2
+    assert "After=docker.service\nPartOf=docker.service\n" in docker
 
 
 def test_docker_missing():

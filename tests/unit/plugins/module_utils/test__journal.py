@@ -88,24 +88,57 @@ def test_steps_back():
         ["ip", "-4", "addr", "add", "10.0.0.1/24", "dev", "a"],
         ["ip", "-4", "addr", "add", "192.168.1.2/24", "dev", "m"],
         ["ip", "-4", "route", "del", "10.5.0.0/30", "via", "192.168.100.11", "dev", "a", "proto", "static"],
-        [
-            "ip",
-            "-4",
-            "route",
-            "replace",
-            "192.168.1.0/24",
-            "dev",
-            "m",
-            "proto",
-            "kernel",
-            "scope",
-            "link",
-            "src",
-            "192.168.1.2",
-        ],
         ["ip", "-4", "route", "replace", "default", "via", "192.168.1.1", "dev", "m"],
     ]
     assert _journal.steps_back(before, before, set()) == []
+    # NetworkManager gives another metric, and its own way into the network.
+    static = {"dst": "10.5.0.0/30", "gateway": "192.168.100.11", "dev": "a", "protocol": "static"}
+    before["routes"], now["routes"] = [dict(static, metric=104)], [dict(static, metric=120)]
+    assert not [step for step in _journal.steps_back(before, now, {"10.5.0.0/30"}) if "route" in step]
+
+
+def test_networkmanager_is_given_time(monkeypatch, place):
+    """Its addresses are not put there a second time while it is still about to."""
+    ran, there = [], running(a=interface(address()))
+    looks = [running(a=interface())] * 3 + [there] * 9
+    monkeypatch.setattr(_journal, "execute", lambda words: ran.append(list(words)) or (0, "[]"))
+    monkeypatch.setattr(_journal, "runtime", lambda *_what: looks.pop(0))
+    monkeypatch.setattr(_journal.time, "sleep", lambda _seconds: None)
+    journal = {"files": [], "runtime": there, "ours": [], "reload": [["nmcli", "connection", "reload"]]}
+    assert _journal.put_back(journal) == [] and not [words for words in ran if "add" in words]
+    looks[:] = [running(a=interface())] * _journal.PATIENCE + [there] * 9
+    assert _journal.put_back(journal) == [] and len([words for words in ran if "add" in words]) == 1
+
+
+def test_ufw_goes_back_rule_by_rule(monkeypatch, place):
+    mark = f"comment '{_journal.UFW_MARK}'"
+    rules = [f"ufw allow in on a from 10.0.0.0/30 {mark}", "ufw allow 22/tcp", "ufw allow 80 comment 'it's broken'"]
+    ran = []
+
+    def execute(words):
+        if words == ["ufw", "show", "added"]:
+            return 0, "Added user rules (see 'ufw status' for running firewall):\n" + "\n".join(rules)
+        if words[:2] == ["ufw", "delete"]:
+            ran.append(words)
+            rules.pop(0)
+        return 0, "[]"
+
+    monkeypatch.setattr(_journal, "execute", execute)
+    monkeypatch.setattr(_journal.time, "sleep", lambda _seconds: None)
+    journal = {"files": [], "runtime": {**running(), "ufw": []}, "ours": [], "reload": []}
+    assert _journal.put_back(journal) == [] and ran == [
+        ["ufw", "delete", "allow", "in", "on", "a", "from", "10.0.0.0/30"]
+    ]
+    assert _journal.put_back(journal) == [] and len(ran) == 1
+    assert len(_journal.ufw_commands("\n".join(rules))) == 2
+
+
+def test_a_journal_from_before_ufw_learns_of_it():
+    older = {"files": [], "runtime": running(), "ours": [], "reload": []}
+    newer = {"files": [], "runtime": {**running(), "ufw": []}, "ours": [], "reload": []}
+    assert _journal.merged(older, newer)["runtime"]["ufw"] == []
+    known = {**older, "runtime": {**running(), "ufw": [["ufw", "allow", "1"]]}}
+    assert _journal.merged(known, newer)["runtime"]["ufw"] == [["ufw", "allow", "1"]]
 
 
 def test_addresses_of_dhcp_and_link_local_ones_are_left_to_their_givers(monkeypatch):

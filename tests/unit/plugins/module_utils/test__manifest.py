@@ -178,3 +178,47 @@ def test_a_leftovers_name_deeper_down_is_a_file_like_others(tmp_path):
 def test_long_lists_are_shortened():
     text = _manifest.Difference([f"f{number}" for number in range(7)], [], []).text()
     assert text == "missing: f0, f1, f2, f3, f4 and 2 more"
+
+
+def test_reading_reports_every_byte_and_starts_with_the_largest(tmp_path, monkeypatch):
+    monkeypatch.setattr(_manifest, "BEHIND", 4 << 20)
+    sizes = {"small": 10, "large": 9 << 20, "none": 0}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(b"x" * size)
+    seen = []
+    found = _manifest.hash_all(str(tmp_path), sizes, seen.append, workers=1)
+    assert {name: one.sha256 for name, one in found.items()} == {
+        name: hashlib.sha256(b"x" * size).hexdigest() for name, size in sizes.items()
+    }
+    assert [progress.detail for progress in seen[:3]] == ["large"] * 3 and seen[0].done >= 4 << 20
+    assert seen[-1].done == seen[-1].total == sum(sizes.values()) and {progress.stage for progress in seen} == {
+        "verify"
+    }
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(tmp_path):
+    (tmp_path / "a").write_bytes(b"1")
+    os.mkfifo(tmp_path / "pipe")
+    found = _manifest.hash_all(str(tmp_path), {"a": 1, "pipe": 0, "gone": 5})
+    assert found["a"].sha256 == hashlib.sha256(b"1").hexdigest()
+    assert isinstance(found["gone"], FileNotFoundError) and "no file" in str(found["pipe"])
+
+
+def test_c23_the_page_cache_is_emptied_before_the_reading_and_behind_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(_manifest, "BEHIND", 2 << 20)
+    (tmp_path / "a").write_bytes(b"x" * (5 << 20))
+    told = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, offset, length, _advice: told.append((offset, length)))
+    _manifest.hash_file(str(tmp_path / "a"))
+    assert told == [(0, 0), (0, 2 << 20), (2 << 20, 2 << 20), (0, 0)]
+
+
+def test_a_plan_of_a_large_manifest_reads_no_file(tmp_path, monkeypatch):
+    entries = []
+    for number in range(50):
+        with (tmp_path / f"f{number}").open("wb") as handle:
+            handle.truncate(1 << 33)
+        entries.append({"path": f"f{number}", "size": 1 << 33, "sha256": "0" * 64})
+    monkeypatch.setattr(_manifest, "hash_file", lambda *_arguments: pytest.fail("a file was read"))
+    planned = _manifest.plan(str(tmp_path), _manifest.make(MODEL, entries))
+    assert sum(planned.to_read.values()) == 50 << 33 and not planned.missing and not planned.extra

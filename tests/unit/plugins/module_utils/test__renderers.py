@@ -76,6 +76,23 @@ def test_c15_keyfiles_where_networkmanager_is_alone():
     assert "modify" not in words and "ipv4.mtu" not in words
 
 
+def test_networkmanager_is_told_the_zone_and_no_ipv6_through_netplan_too():
+    files = _renderers.files({"renderer": "networkmanager"}, LINKS, [], "", zone="tandem-fabric")
+    assert all(b"\nzone=tandem-fabric\n" in content for content, _mode in files.values())
+    chosen = {"renderer": "netplan", "backend": "NetworkManager"}
+    text = _renderers.files(chosen, LINKS, [], "/p", zone="tandem-fabric")["/p"][0].decode()
+    assert '"connection.zone": "tandem-fabric"' in text and '"ipv6.method": "disabled"' in text
+    assert "passthrough" not in _renderers.files(dict(chosen, backend="networkd"), LINKS, [], "/p")["/p"][0].decode()
+    assert _renderers.reload_after_return(chosen, LINKS)[-1] == ["nmcli", "connection", "reload"]
+
+
+def test_a_profile_that_networkmanager_made_itself_is_no_conflict():
+    text = "[connection]\nid=Wired connection 3\nautoconnect-priority=-999\ninterface-name=enp1s0f0np0\n\n"
+    path = "/run/NetworkManager/system-connections/Wired connection 3.nmconnection"
+    assert _renderers.conflicts({path: text + "[.nmmeta]\nnm-generated=true\n"}, LINKS) == []
+    assert len(_renderers.conflicts({path: text}, LINKS)) == 1
+
+
 def test_networkd_files():
     files = _renderers.files({"renderer": "networkd"}, LINKS, ROUTES, "")
     text = files["/etc/systemd/network/60-tandem-fabric-enP2p1s0f0np0.network"][0].decode()

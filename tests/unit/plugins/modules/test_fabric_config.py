@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.tandem.spark.plugins.module_utils import _forward, _journal, _netplan
+from ansible_collections.tandem.spark.plugins.module_utils import _firewall, _forward, _journal, _netplan
 from ansible_collections.tandem.spark.plugins.modules import fabric_config
 
 LINK = {"interface": "enp1s0f0np0", "address": "192.168.100.10/24", "mtu": 9000}
 SECOND = {"interface": "enp1s0f1np1", "address": "192.168.101.10/24", "mtu": 9000}
+NFT = Path(__file__).parents[2] / "fixtures/nft"
+LISTED = Path(__file__).parents[2] / "fixtures/firewalld"
 OLD = _netplan.render([dict(LINK, address="192.168.100.9/24")], backend="networkd")
 
 
@@ -41,6 +43,7 @@ def node(commands, monkeypatch, tmp_path):
     monkeypatch.setattr(fabric_config, "other_files", lambda _paths, _renderer: state["others"])
     state = {"path": path, "timer": False, "others": {}, "links": {}, "deaf": False, "table": False, "docker": None}
     state.update(journal=tmp_path / "journal", bin=bin_, routes=[], dark=False, manager=False, devices="")
+    state.update(rules=None, loaded=[], ufw="", zone=False, units=[])
     state["netplan"] = {"generate": (0, "", ""), "apply": (0, "", "")}
 
     def shown():
@@ -67,6 +70,11 @@ def node(commands, monkeypatch, tmp_path):
         state["timer"] = True
         state["revert"] = words[words.index(sys.executable) :]
         return state.get("arm", (0, "", ""))
+
+    def ruleset():
+        """What nft lists: the table that was recorded, where it is there, beside *others*."""
+        own = json.loads((NFT / "tandem-fabric.json").read_text())["nftables"] if state["table"] else []
+        return json.dumps({"nftables": [*own[: state["rules"]], *state["loaded"]]})
 
     def restart(words, _options):
         state["table"] = state["table"] or words[2] == _forward.UNIT
@@ -96,6 +104,7 @@ def node(commands, monkeypatch, tmp_path):
     commands["systemctl daemon-reload"] = (0, "", "")
     commands["systemctl restart"] = restart
     commands["nmcli --terse"] = lambda _words, _options: (0, state["devices"], "")
+    commands["nft -j list ruleset"] = lambda _words, _options: (0, ruleset(), "")
     commands["nft list table inet tandem_fabric"] = lambda _words, _options: (0 if state["table"] else 1, "", "")
 
     def docker_rules(_words, _options):
@@ -393,6 +402,111 @@ def test_the_owner_of_the_interface_carries_it_out(configure, node):
     assert '"renderer": "NetworkManager"' in own_diff(configure(check_mode=True), node)["after"]
     node["devices"] = "enp1s0f0np0:unmanaged\n"
     assert '"renderer": "networkd"' in own_diff(configure(check_mode=True), node)["after"]
+
+
+ALLOW = [{"interface": "enp1s0f0np0", "sources": ["10.100.0.0/30"]}]
+
+
+@pytest.fixture
+def guarded(configure, node, commands, monkeypatch, tmp_path):
+    """A node with ufw, firewalld, or both; what they are told shows when they are asked again."""
+    for name, path in (("UFW_CONF", "ufw.conf"), ("ZONES", "zones"), ("ZONE_FILE", "zones/tandem-fabric.xml")):
+        monkeypatch.setattr(_firewall, name, str(tmp_path / path))
+    added = ["ufw allow 22/tcp"]
+    node.update(
+        added=added, lists=dict.fromkeys(("running", "permanent"), (LISTED / "permanent-zones.txt").read_text())
+    )
+
+    def ufw(words, _options):
+        if words[1:] == ["show", "added"]:
+            return 0, "\n".join(added), ""
+        if "delete" in words:
+            added[:] = [line for line in added if not line.startswith(" ".join(w for w in words if w != "delete"))]
+        else:
+            added.append(" ".join(words[:-1]) + f" '{words[-1]}'")
+        return 0, "", ""
+
+    commands["ufw"] = ufw
+    commands["firewall-cmd --list-all-zones"] = lambda _w, _o: (0, node["lists"]["running"], "")
+    commands["firewall-cmd --permanent"] = lambda _w, _o: (0, node["lists"]["permanent"], "")
+    commands["firewall-cmd --reload"] = (0, "success", "")
+    commands["systemctl is-active --quiet firewalld"] = lambda _w, _o: (0 if node["zone"] else 3, "", "")
+
+    def run(*active, **options):
+        for program in active:
+            (node["bin"] / {"ufw": "ufw", "firewalld": "firewall-cmd"}[program]).touch(mode=0o755)
+        node["zone"] = "firewalld" in active
+        (tmp_path / "ufw.conf").write_text(f"ENABLED={'yes' if 'ufw' in active else 'no'}\n")
+        return configure(firewall=ALLOW, **options)
+
+    return run
+
+
+def test_ufw_is_told_and_told_once(guarded, node, commands):
+    would = guarded("ufw", check_mode=True)
+    assert "ufw: no rule `allow in on enp1s0f0np0 from 10.100.0.0/30`" in would["diff"][-1]["before"]
+    assert node["added"] == ["ufw allow 22/tcp"]
+    first = guarded("ufw")
+    rule = "ufw allow in on enp1s0f0np0 from 10.100.0.0/30 comment 'tandem.spark fabric'"
+    assert first["firewalls"] == ["ufw"] and node["added"] == ["ufw allow 22/tcp", rule]
+    guarded("ufw", state="confirmed")
+    second = guarded("ufw")
+    assert second["changed"] is False and second["closed"] == []
+    assert not [w for w in commands["ran"] if w[0] == "ufw" and w[1] in ("enable", "disable", "reload", "reset")]
+
+
+def test_where_no_firewall_is_active_none_is_asked(guarded, commands):
+    assert guarded()["firewalls"] == [] and guarded("ufw", manage_firewall=False)["firewalls"] == []
+    assert not [w for w in commands["ran"] if w[0] in ("ufw", "firewall-cmd")]
+
+
+def test_firewalld_gets_a_zone_and_one_reload(guarded, node, commands, tmp_path):
+    result = guarded("firewalld")
+    assert "failed" not in result, result["msg"]
+    assert 'address="10.100.0.0/30"' in (tmp_path / "zones/tandem-fabric.xml").read_text()
+    assert commands["ran"].count(["firewall-cmd", "--reload"]) == 1
+    guarded("firewalld", state="confirmed")
+    assert guarded("firewalld")["changed"] is False
+
+
+def test_firewalld_is_not_reloaded_where_that_forgets_something(guarded, node, commands, tmp_path):
+    node["lists"]["running"] = (LISTED / "running-zones.txt").read_text()
+    for check_mode in (True, False):
+        result = guarded("firewalld", check_mode=check_mode)
+        assert result["failed"] and "public: ports 99/tcp" in result["msg"] and "Nothing was changed" in result["msg"]
+    assert not pending(node) and not node["path"].exists() and not (tmp_path / "zones").exists()
+
+
+@pytest.mark.parametrize(("target", "refused"), [("", True), (' target="ACCEPT"', False)])
+def test_a_link_in_a_zone_of_somebody_else(guarded, tmp_path, target, refused):
+    (tmp_path / "zones").mkdir()
+    (tmp_path / "zones/lab.xml").write_text(f'<zone{target}><interface name="enp1s0f0np0"/></zone>')
+    result = guarded("firewalld")
+    assert bool(result.get("failed")) is refused and not (tmp_path / "zones/tandem-fabric.xml").exists()
+    assert not refused or "--zone=lab --remove-interface=enp1s0f0np0" in result["msg"]
+
+
+def test_a_table_by_hand_is_named(guarded, node):
+    node["loaded"] = json.loads((NFT / "hand-written.json").read_text())["nftables"]
+    result = guarded()
+    assert "failed" not in result and result["closed"] == result["notes"]
+    assert "this node: found that table inet hand, chain input (policy drop)" in result["closed"][0]
+    assert "ip saddr { 10.100.0.0/30 } accept`" in result["closed"][0]
+
+
+@pytest.mark.parametrize("entry", [dict(ALLOW[0], interface="eth0"), dict(ALLOW[0], sources=["10.0.0.300"])])
+def test_allowances_that_make_no_sense(configure, node, entry):
+    result = configure(firewall=[entry])
+    assert result["failed"] and "firewall:" in result["msg"] and not node["path"].exists()
+
+
+def test_a_rule_that_is_missing_from_our_table_is_drift(middle, node):
+    middle()
+    middle(state="confirmed")
+    assert middle()["changed"] is False
+    node["rules"] = -1
+    drift = middle(check_mode=True)["drift"]
+    assert len(drift) == 1 and drift[0].startswith("nftables: tandem_fabric lacks `iifname")
 
 
 def test_an_interface_that_is_not_there(configure, node):

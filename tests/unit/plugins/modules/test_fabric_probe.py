@@ -30,7 +30,7 @@ def probe(run_module, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     asked = []
 
-    def run(large, small=lambda _ip: 3, **options):
+    def run(large, small=lambda _ip: 3, tcp=lambda _ip: fabric_probe.REFUSED, **options):
         async def ping(command):
             asked.append(command)
             size, ip = int(command[command.index("-s") + 1]), command[-1]
@@ -38,6 +38,7 @@ def probe(run_module, monkeypatch, tmp_path):
             return "ping: sendmsg: No buffer space available" if count is None else SUMMARY.format(count)
 
         monkeypatch.setattr(fabric_probe, "ping", ping)
+        monkeypatch.setattr(fabric_probe, "knock", lambda _interface, ip, _port: tcp(ip))
         return run_module(fabric_probe, {"node": "spark-a", "links": links(), "settle_s": 0, **options})
 
     run.asked = asked
@@ -57,6 +58,23 @@ def test_c14_small_pings_pass_and_large_ones_do_not(probe, lost):
     assert result["failed"] and [proof["verdict"] for proof in result["proofs"]] == ["ok", "mtu"]
     assert all(w in result["msg"] for w in ("spark-a", "spark-b", "enP2p1s0f0np0", "192.168.101.11", "8972", "9000"))
     assert "enp1s0f0np0" not in result["msg"]
+
+
+@pytest.mark.parametrize("said", ["no answer", "No route to host"])
+def test_pings_pass_and_tcp_does_not(probe, said):
+    result = probe(lambda _ip: 3, tcp=lambda ip: said if ip.startswith("192.168.101") else fabric_probe.REFUSED)
+    assert result["failed"] and [proof["verdict"] for proof in result["proofs"]] == ["ok", "firewall"]
+    assert (
+        said in result["msg"] and "firewall drops it on spark-b" in result["msg"] and "192.168.101.11" in result["msg"]
+    )
+    assert probe(lambda _ip: 3, tcp=lambda _ip: "connected")["changed"] is False
+
+
+def test_a_knock_on_this_machine():
+    with fabric_probe.socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert fabric_probe.knock(None, "127.0.0.1", port) == "connected"
+    assert fabric_probe.knock(None, "127.0.0.1", port) == fabric_probe.REFUSED
 
 
 def test_a_dead_rail(probe):

@@ -20,33 +20,33 @@ SECRET = "a-secret-of-one-transfer"
 @pytest.fixture
 def node(commands, monkeypatch, tmp_path):
     """The unit's daemon is a listener of this process."""
-    state = {"unit": False, "listener": None, "start": (0, "", ""), "silent": False}
+    state = {"unit": False, "listeners": [], "commands": [], "start": (0, "", ""), "silent": False}
     (tmp_path / "rsync").write_text("#!/bin/sh\n")
     (tmp_path / "rsync").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(fabric_share, "READY_S", 0.3)
 
     def start(words, _options):
-        state["command"] = words
+        state["commands"].append(words)
         if state["start"][0] == 0 and not state["silent"]:
             port = int(next(word for word in words if word.startswith("--port=")).split("=")[1])
-            state["listener"] = socket.create_server(("127.0.0.1", port))
+            address = next(word for word in words if word.startswith("--address=")).split("=")[1]
+            state["listeners"].append(socket.create_server((address, port)))
         state["unit"] = state["start"][0] == 0
         return state["start"]
 
     def stop(_words, _options):
         state["unit"] = False
-        if state["listener"]:
-            state["listener"].close()
+        for listener in state["listeners"]:
+            listener.close()
         return 0, "", ""
 
     commands["systemd-run"] = start
     commands["systemctl stop"] = stop
-    commands["systemctl is-active"] = lambda _w, _o: (0 if state["unit"] else 3, "", "")
     commands["journalctl"] = (0, "last words of the daemon", "")
     yield state
-    if state["listener"]:
-        state["listener"].close()
+    for listener in state["listeners"]:
+        listener.close()
 
 
 @pytest.fixture
@@ -58,9 +58,8 @@ def arguments():
     return {
         "name": name,
         "path": "/var/lib/tandem/models/m",
-        "address": "127.0.0.1",
+        "listen": [{"address": "127.0.0.1", "peers": ["192.168.100.11"]}],
         "port": port,
-        "peers": ["192.168.100.11"],
         "secret": SECRET,
     }
 
@@ -71,20 +70,27 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="not checked: /run/tan
 @needs_root
 def test_start_and_stop(run_module, node, arguments):
     directory = f"/run/tandem-share-{arguments['name']}"
+    arguments["listen"].append({"address": "127.0.0.2", "peers": ["192.168.101.11"]})
     assert run_module(fabric_share, arguments, check_mode=True)["changed"] is True and not node["unit"]
     try:
         result = run_module(fabric_share, arguments)
-        assert result["changed"] is True and result["unit"] == os.path.basename(directory)
+        assert result["changed"] is True
+        assert result["units"] == [f"{os.path.basename(directory)}-127.0.0.{n}" for n in (1, 2)]
         assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
-        for name in ("secrets", "rsyncd.conf"):
-            assert stat.S_IMODE(os.stat(f"{directory}/{name}").st_mode) == 0o600
-        config = Path(directory, "rsyncd.conf").read_text()
-        assert "hosts allow = 192.168.100.11\n" in config and "read only = yes" in config
-        # The unit's file system is read-only: whatever the daemon writes must be below a path that is not.
-        assert f"lock file = {directory}/lock" in config
-        assert f"--property=ReadWritePaths={directory}" in node["command"]
-        assert SECRET not in json.dumps(result) + " ".join(node["command"])
-        assert "--address=127.0.0.1" in node["command"] and "--property=RuntimeMaxSec=86400" in node["command"]
+        assert len(node["commands"]) == 2
+        for number, command in enumerate(node["commands"], 1):
+            place = f"{directory}/127.0.0.{number}"
+            for name in ("secrets", "rsyncd.conf"):
+                assert stat.S_IMODE(os.stat(f"{place}/{name}").st_mode) == 0o600
+            config = Path(place, "rsyncd.conf").read_text()
+            # Only the peers of the same rail.
+            assert f"hosts allow = 192.168.{99 + number}.11\n" in config and "read only = yes" in config
+            assert "[proof]" not in config
+            # The unit's file system is read-only: whatever the daemon writes must be below a path that is not.
+            assert f"lock file = {place}/lock" in config
+            assert f"--property=ReadWritePaths={place}" in command
+            assert SECRET not in json.dumps(result) + " ".join(command)
+            assert f"--address=127.0.0.{number}" in command and "--property=RuntimeMaxSec=86400" in command
     finally:
         absent = {"name": arguments["name"], "state": "absent"}
         assert run_module(fabric_share, absent, check_mode=True)["changed"] is True
@@ -114,6 +120,35 @@ def test_a_port_that_somebody_has(run_module, node, arguments):
 
 
 def test_what_a_share_needs(run_module, node, arguments):
-    for key in ("path", "address", "peers", "secret"):
+    for key in ("path", "listen", "secret"):
         result = run_module(fabric_share, {name: value for name, value in arguments.items() if name != key})
         assert result["failed"] and key in result["msg"] and not node["unit"]
+
+
+@pytest.mark.parametrize(
+    ("listen", "named"),
+    [
+        ([{"address": "0.0.0.0", "peers": ["192.168.100.11"]}], "0.0.0.0"),
+        ([{"address": "", "peers": ["192.168.100.11"]}], "address"),
+        ([{"address": "127.0.0.1", "peers": ["*"]}], "'*'"),
+        ([{"address": "127.0.0.1", "peers": ["192.168.100.0/24"]}], "192.168.100.0/24"),
+        ([{"address": "127.0.0.1", "peers": []}], "peers of 127.0.0.1: found none"),
+        ([], "listen: found nothing"),
+    ],
+)
+def test_never_for_everybody(run_module, node, arguments, listen, named):
+    result = run_module(fabric_share, {**arguments, "listen": listen})
+    assert result["failed"] and named in result["msg"] and "Nothing was started" in result["msg"]
+    assert not node["unit"] and not os.path.exists(f"/run/tandem-share-{arguments['name']}")
+
+
+@needs_root
+def test_a_relay_offers_its_proof_and_nothing_else_beside_it(run_module, node, arguments, tmp_path):
+    arguments.update(path=str(tmp_path / ".staging-m"), relay=True)
+    try:
+        assert run_module(fabric_share, arguments)["changed"] is True
+        config = Path(f"/run/tandem-share-{arguments['name']}/127.0.0.1/rsyncd.conf").read_text()
+        assert f"[proof]\npath = {tmp_path}\nfilter = + /.staging-m.arrived.json - *\n" in config
+        assert (tmp_path / ".staging-m").is_dir()
+    finally:
+        run_module(fabric_share, {"name": arguments["name"], "state": "absent"})

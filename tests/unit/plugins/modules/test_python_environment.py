@@ -192,3 +192,21 @@ def test_the_question_to_the_interpreter_is_valid_python():
             return done.returncode, done.stdout, done.stderr
 
     assert python_environment.interpreter_version(Module(), sys.executable).split()[0] == "CPython"
+
+
+def test_c23_a_byte_that_was_changed_afterwards(run_module, uv, arguments):
+    """Same size, same time of modification: as a tool leaves it that patches a file in place."""
+    run_module(python_environment, arguments)
+    path = Path(arguments["path"]) / "venv/lib/python3.12/site-packages/x.py"
+    before = path.stat()
+    path.write_bytes(b"2")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    found = run_module(python_environment, {**arguments, "state": "query"})
+    assert found["present"] is False and "x.py" in found["reason"]
+
+
+def test_c23_a_file_that_was_only_touched_is_whole(run_module, uv, arguments):
+    run_module(python_environment, arguments)
+    path = Path(arguments["path"]) / "venv/lib/python3.12/site-packages/x.py"
+    path.chmod(0o600)
+    assert run_module(python_environment, {**arguments, "state": "query"})["present"] is True

@@ -48,6 +48,24 @@ def test_missing_packages_takes_any_text(text):
     assert _collect.missing_packages(text, ["no such package"]) == ["no such package"]
 
 
+@pytest.mark.parametrize(
+    ("entry", "shell"),
+    [
+        (["x", "1000", "1000", "NVIDIA", "/home/nvidia", "/bin/bash"], "/bin/bash"),
+        (["x", "1000", "1000", "", "/home/old", ""], "/bin/sh"),
+        (["x", "998", "998", "", "/nonexistent", "/usr/sbin/nologin"], ""),
+        (["x", "998", "998", "", "/nonexistent", "/bin/false"], ""),
+        (None, ""),
+    ],
+)
+def test_login_shell_tells_a_person_from_a_service_account(entry, shell):
+    assert _collect.login_shell({"tandem": entry, "root": ["x", "0", "0", "", "/root", "/bin/bash"]}, "tandem") == shell
+
+
+def test_login_shell_of_no_account():
+    assert _collect.login_shell({}, "tandem") == ""
+
+
 def test_failed_start_names_every_rank():
     unit = {"ActiveState": "failed", "Result": "exit-code", "ExecMainStatus": "1"}
     text = _collect.failed_start(

@@ -268,7 +268,7 @@ def test_the_inventorys_revision_wins(build):
     assert deployment["model"]["release"] == "Model-bbbbbbbbbbbb"
 
 
-@pytest.mark.parametrize("engine", ["vllm", "llama_cpp", ""])
+@pytest.mark.parametrize("engine", ["trtllm", "llama.cpp", "SGLang", ""])
 def test_an_engine_without_an_adapter(build, make_recipe, engine):
     text = one(build({"spark-a": []}, make_recipe(nodes=1, engine__name=engine))[1])
     assert "small" in text and "sglang" in text

@@ -66,7 +66,6 @@ def test_lost():
 
 
 def test_nccl_verdict():
-    assert "not checked" in _fabric_loss.nccl_verdict({}, "pair")
     assert _fabric_loss.nccl_verdict({"rc": 127, "stdout": ""}, "pair")["verdict"] == "not measured"
     good = {"rc": 0, "stdout": "# Avg bus bandwidth    : 22.9\n"}
     assert _fabric_loss.nccl_verdict(good, "pair")["verdict"] == "ok"

@@ -381,7 +381,7 @@ def test_an_open_chain_is_refused_with_the_ways_out(make_recipe, name):
 def test_other_lines(make_recipe):
     assert "ring of 5" in build(make_recipe, nodes_of(5, cables=ring(5)))[1][0]
     assert "close the ring" not in build(make_recipe, WIRINGS["chain5"])[1][0]
-    assert "llama_cpp" in _engines.SPLIT_BY_LAYERS
+    assert _engines.by_layers({"engine": {"name": "llama_cpp"}})
     assert _fabric_carry.carries(plan_of(WIRINGS["chain4"]), "llama_cpp", 4, by_layers=True) == []
 
 

@@ -105,6 +105,28 @@ def test_what_a_check_needs(make_recipe, check, missing):
     assert missing in text and ("mine" in text or missing == "guess")
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quantization": 5}, ["model.quantization", "5", "mapping"]),
+        ({"quantization": {"bits": 8}}, ["method", "quantization"]),
+        ({"quantization": {"method": "fp8", "bits": "x"}}, ["bits", "x"]),
+        ({"digest": "abc"}, ["model.digest", "abc", "64 hex digits"]),
+    ],
+)
+def test_what_guards_the_precision(make_recipe, changes, words):
+    text = refusal(make_recipe(**{f"model__{key}": value for key, value in changes.items()}))
+    assert all(word in text for word in words)
+
+
+def test_what_guards_the_precision_is_kept_and_else_absent(make_recipe):
+    wanted = {"method": "fp8", "bits": 8}
+    recipe = _recipe.validate(make_recipe(model__quantization=wanted, model__digest="a" * 64), "here")
+    assert recipe["model"]["quantization"] == wanted and recipe["model"]["digest"] == "a" * 64
+    model = _recipe.validate(make_recipe(model__quantization=None), "here")["model"]
+    assert "quantization" not in model and "digest" not in model
+
+
 def test_a_recipe_without_checks_would_accept_anything(make_recipe):
     assert "acceptance" in refusal(make_recipe(acceptance=[]))
 
@@ -153,7 +175,7 @@ def test_a_recipe_in_two_directories_is_offered_once(tmp_path):
     (tmp_path / "ling-3.0-flash-fp8.yml").write_text("---\n")
     with pytest.raises(_recipe.RecipeError) as stop:
         _recipe.find("absent", [str(tmp_path), str(tmp_path)])
-    assert str(stop.value).count("ling-3.0-flash-fp8") == 1
+    assert str(stop.value).count("ling-3.0-flash-fp8,") == 1
 
 
 @pytest.mark.parametrize(
