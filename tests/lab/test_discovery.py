@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from sparklab.names import ID_ENV, LAB_DIR
 
 pytestmark = pytest.mark.lab
 
-ID = "tdisc"
+ID = f"td{hashlib.sha256(str(LAB_DIR).encode()).hexdigest()[:5]}"
 ROOT = LAB_DIR.parent.parent
 ENV = {**os.environ, ID_ENV: ID, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "yaml"}
 CHAIN = "[0 spark-a 1]===[0 spark-b 1]===[0 spark-c 1]===[0 spark-d 1]"

@@ -8,6 +8,7 @@ The downloads run on one node of a pair, through the real role, clients and unit
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -27,7 +28,7 @@ from sparklab.names import ID_ENV, LAB_DIR
 
 pytestmark = pytest.mark.lab
 
-ID = "tmodl"
+ID = f"tm{hashlib.sha256(str(LAB_DIR).encode()).hexdigest()[:5]}"
 ROOT = LAB_DIR.parent.parent
 PLAYBOOK = str(ROOT / ".venv/bin/ansible-playbook")
 ENV = {**os.environ, ID_ENV: ID, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "yaml"}

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from sparklab.names import ID_ENV, LAB_DIR
 
 pytestmark = pytest.mark.lab
 
-ID = "tplan"
+ID = f"tp{hashlib.sha256(str(LAB_DIR).encode()).hexdigest()[:5]}"
 ROOT = LAB_DIR.parent.parent
 ENV = {**os.environ, ID_ENV: ID, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_CALLBACK_RESULT_FORMAT": "yaml"}
 
