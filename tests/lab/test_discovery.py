@@ -10,9 +10,11 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from sparklab.names import ID_ENV, LAB_DIR
 
 pytestmark = pytest.mark.lab
@@ -125,10 +127,16 @@ def test_a_node_that_is_off_is_not_checked(chain: None) -> None:
         lab("start", "spark-d")
 
 
-def test_the_fabric_stage_configures_the_chain_and_does_not_look_again(chain: None) -> None:
-    code, out = play("fabric")
+def test_the_fabric_stage_configures_the_chain_and_does_not_look_again(chain: None, tmp_path: Path) -> None:
+    # An engine whose ranks all talk to each other cannot be served on an open chain; the links are made all the same.
+    recipe = yaml.safe_load((LAB_DIR / "recipes/lab-smollm2.yml").read_text())
+    recipe |= {"name": "everybody", "nodes": 4, "tensor_parallel": 4}
+    recipe["engine"] |= {"lock": str(LAB_DIR / "engines/sglang/requirements.lock"), "rank_environment": []}
+    (tmp_path / "everybody.yml").write_text(yaml.safe_dump(recipe))
+    unserved = {"tandem_recipe": "everybody", "tandem_recipe_paths": [str(tmp_path)]}
+    code, out = play("fabric", **unserved)
     assert code == 0 and CHAIN in out, out
-    assert "cannot be served" in out and "llama_cpp" in out
+    assert "cannot be served" in out and "llama.cpp over RPC" in out
     assert "1 received" in lab("ssh", "spark-a", "ping -q -M do -s 8972 -c 1 -w 5 10.100.128.18")
-    code, out = play("fabric")
+    code, out = play("fabric", **unserved)
     assert code == 0 and out.count("changed=0") == 5 and "Look who" not in out, out
